@@ -28,7 +28,7 @@ from eigenkern.kernels import Gaussian
 from eigenkern.methods.left_out import validation_errors
 from eigenkern.methods.moments import Moments
 from eigenkern.methods.paths import DescentPath, RidgePath
-from eigenkern.methods.whitening import Whitening
+from eigenkern.methods.paths import Whitening
 from eigenkern.operators.tiled import TiledKernel
 
 RESULTS = Path(__file__).parent / "results"

@@ -20,7 +20,7 @@ from ..fitting.model import (
     split,
 )
 from ..fitting.rules import ProgressLine, train
-from ..fitting.streaming import PassRule, Stream, Streaming
+from ..fitting.streaming import PassRule, Retained, Stream, Streaming
 from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import (
     all_or_nothing,
@@ -46,7 +46,6 @@ from ..plan.parameters import (
 )
 from ..plan.sizes import n_sampled_rows
 from ..problems.data import Data
-from ..problems.retained import Retained
 from .eigenpro_fit import (
     ExactlyOnCenters,
     OnCenters,

@@ -20,12 +20,11 @@ from ..fitting.validation import (
     check_number,
     warn_user,
 )
-from ..methods.closed_form_plan import NystromPlan
-from ..methods.conjugate_gradients import Falkon, falkon, last_state
+from ..methods.conjugate_gradients import Falkon, TwoCholesky, falkon, last_state
 from ..methods.state import State
 from ..operators.cached import cached
 from ..plan.parameters import is_auto
-from ..preconditioners.two_cholesky import TwoCholesky
+from ..plan.sizes import ClosedForm
 from .on_centers import (
     check_loss,
     chosen_alpha,
@@ -152,7 +151,7 @@ class _FalkonLike(Model):
             alpha = max(alpha, _LEAST_ALPHA * problem.kernel_size)
         problem.iterates(alpha)
         n, p = len(problem.train.index), problem.n_centers
-        problem.check_memory(NystromPlan.make("falkon", p, n))
+        problem.check_memory(ClosedForm.make("falkon", p, n))
         L, weights = problem.whitening.L, problem.weights_of_centers()
         preconditioner = TwoCholesky.of(L, alpha, weights)
         (matrix,), megabytes = cached(

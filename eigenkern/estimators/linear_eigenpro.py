@@ -48,13 +48,7 @@ from ..problems.features_in_batches import LinearProblem, Seen
 from ..problems.problem import weighted_mean_square
 from ..rows.lazy_rows import is_lazy
 from ..rows.robust import cast
-from .eigenpro_fit import (
-    EPOCH_PENALTY,
-    Basis,
-    check_tuning,
-    prepared,
-    tuned_attributes,
-)
+from .eigenpro_fit import EPOCH_PENALTY, Basis, check_tuning, prepared, tuned_attributes
 
 # So many rows, or this part of them, may be fill values.
 _FEW_FAR_ROWS, _FEW_FAR = 3, 0.01

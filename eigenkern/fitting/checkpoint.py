@@ -39,12 +39,7 @@ from ..methods.step_search import StepTrials
 from ..methods.stochastic import Expansion
 from ..plan.parameters import is_auto
 from ..rows.lazy_rows import StoredRows, in_memory, is_lazy
-from .validation import (
-    check_flag,
-    check_number,
-    replaced_parameters,
-    warn_user,
-)
+from .validation import check_flag, check_number, replaced_parameters, warn_user
 
 _MANIFEST = "manifest.json"
 # Classes that occur in states, besides numbers, lists, dicts and arrays.

@@ -16,7 +16,6 @@ from ..plan.parameters import has_penalty, is_precomputed, stops_early
 from ..problems.data import Data, Spared, hold_out
 from ..rows.lazy_rows import check_in_memory
 from ..rows.robust import cast
-from .callbacks import Callbacks
 from .checkpoint import open_keeper
 from .conveniences import HelpsUsersOfSVC, link_to_documentation, set_with_kernel
 from .outcome import (
@@ -27,7 +26,7 @@ from .outcome import (
     warn_of_outcome,
 )
 from .planning import warn_of_long_fit, what_fits
-from .rules import ProgressLine, train
+from .rules import Callbacks, ProgressLine, train
 from .validation import (
     Interrupted,
     all_or_nothing,

@@ -5,8 +5,8 @@ import numpy as np
 from ..arrays.array import device_of, location_of, move, namespace, to_numpy
 from ..arrays.devices import compute_devices
 from ..arrays.linalg import large_gram, large_product, solve_triangular
-from ..methods.closed_form_plan import blocks
 from ..methods.left_out import unseen
+from ..operators.blocks import blocks
 from ..operators.sharded import kernel_operator
 from ..problems.problem import take
 from ..rows.lazy_rows import by_rows, in_memory

@@ -41,7 +41,7 @@ import numpy as np
 
 from ..arrays.array import namespace, to_numpy
 from ..arrays.linalg import large_product, solve_triangular
-from .whitening import EPS
+from .paths import EPS
 
 
 def validation_errors(spectrum, filters, moments, intercept):

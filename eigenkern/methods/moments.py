@@ -11,8 +11,7 @@ from ..operators.matrix import check_finite
 from .direct import Factor, weighted
 from .krylov import krylov_spectrum
 from .left_out import with_ones
-from .paths import Spectrum
-from .whitening import EPS, Whitening
+from .paths import EPS, Spectrum, Whitening
 
 # Smallest pivot of a factor, in units of the rounding error, for which no penalty is
 # needed: rounding then changes no pivot by more than about 1 %.

@@ -12,6 +12,9 @@ from ..arrays.threads import n_blas_threads, n_cores
 # the fit (EigenPro 2, 12 features: 58 MB with a matrix of 18 MB, 98 MB with 72 MB) and
 # for other processes, a margin that was not measured.
 _CACHE_SHARE = 0.7
+# Bytes of a block of rows, or of a part of a path: thousands of rows for 1000 centers,
+# enough for fast products, and little compared with the matrices.
+BLOCK_BYTES = 64e6
 
 
 @dataclass(frozen=True)
@@ -131,3 +134,19 @@ def _touch_rate(operator):
     if n_bytes < MEASURED_TOUCH_BYTES or on_gpu(operator.xp, operator.device):
         return machine_of(operator).touch
     return memory.touch_rate(n_bytes) * operator.n_workers
+
+
+def blocks(n, width, *, least=16):
+    """Yield slices that cover n rows (or candidates), each of `BLOCK_BYTES`.
+
+    Parameters
+    ----------
+    n : int
+    width : int
+        Numbers in float64 per row.
+    least : int, default=16
+        Fewest rows of a block.
+    """
+    size = max(int(BLOCK_BYTES // (8 * width)), least)
+    for start in range(0, n, size):
+        yield slice(start, min(start + size, n))

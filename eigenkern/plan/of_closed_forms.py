@@ -3,13 +3,14 @@
 import numpy as np
 
 from ..arrays.machine import CPU
-from ..methods.closed_form_plan import NystromPlan, blocks
 from ..methods.krylov import krylov_pays
 from ..methods.left_out import n_left_out
 from ..methods.newton import way_down
 from ..methods.paths import LAST, iterations
+from ..operators.blocks import blocks
 from ..operators.cached import cached_bytes
 from ..operators.matrix import GivenMatrix
+from ..plan.sizes import ClosedForm
 from .costs import Costs
 from .of_epochs import (
     ALL_EIGENVECTORS,
@@ -161,7 +162,7 @@ def _in_double(shape, kind, every_row, p, selection):
     """Whether kernel values are computed in float64, as in every closed form."""
     e = shape.estimator
     if _is_nytro(e):
-        return uses_factors(shape, selection, NystromPlan.make("path", p, shape.n), p)
+        return uses_factors(shape, selection, ClosedForm.make("path", p, shape.n), p)
     if not (kind.startswith("falkon") or kind == "logistic"):
         return True
     if every_row and kind == "falkon":
@@ -173,7 +174,7 @@ def _on_every_row(fit, shape, kind, holds_out):
     """Return the plan for the full kernel of all rows."""
     e, n, k = shape.estimator, shape.n, shape.n_outputs
     path = kind == "path" or (kind == "falkon" and e.alpha == 0)
-    form = NystromPlan.make("full path" if path else "full ridge", n, n)
+    form = ClosedForm.make("full path" if path else "full ridge", n, n)
     K = shape.matrix(n, n, symmetric=True)
     fit.holds("data copy", n * shape.d * shape.itemsize)
     if shape.kernel_itemsize != shape.itemsize:
@@ -213,7 +214,7 @@ def _on_centers(fit, shape, kind, n_train, p, holds_out, selection):
     """Return the plan of least squares on p centers."""
     e, n, k, size = shape.estimator, shape.n, shape.n_outputs, shape.kernel_itemsize
     K = shape.matrix(n_train, p)
-    form = NystromPlan.make(kind, p, n, validated=holds_out)
+    form = ClosedForm.make(kind, p, n, validated=holds_out)
     square, falkon = 8 * p * p, kind == "falkon"
     iterates = _is_nytro(e) and not uses_factors(shape, selection, form, p)
     if not (falkon or iterates):
@@ -232,7 +233,7 @@ def _on_centers(fit, shape, kind, n_train, p, holds_out, selection):
     n_products = 2 * e.max_iter if falkon else n_epochs
     (kept,) = cached_bytes([K], e.cache_size, n_products, shape.d)
     fit.holds("preconditioner", 2 * square)
-    fit.products(NystromPlan.CUBES["falkon"] * p**3)
+    fit.products(ClosedForm.CUBES["falkon"] * p**3)
     if kept:
         fit.keeps(kept)
         fit.takes(n_passes * n_train * p * CPU.convert / fit.n_threads)

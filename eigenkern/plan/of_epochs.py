@@ -3,10 +3,10 @@
 import numpy as np
 
 from ..arrays.machine import CPU
-from ..methods.closed_form_plan import NystromPlan
 from ..methods.krylov import krylov_pays
 from ..methods.step_search import StepSearch
 from ..operators.cached import cached_bytes, fit_in_memory
+from ..plan.sizes import ClosedForm
 from ..rows.dask_rows import DaskRows
 from ..rows.lazy_rows import is_lazy
 from .costs import Costs
@@ -47,7 +47,7 @@ from .sizes import (
 FACTOR_CUBES = 0.25
 # Factors that choose a penalty on a subsample, for half its rows and for all of them.
 N_FACTORS = 4
-# Work of a path with all eigenvectors, over that in `NystromPlan`.
+# Work of a path with all eigenvectors, over that in `ClosedForm`.
 ALL_EIGENVECTORS = 3
 # Extra epochs of a race of six sides, summed over all sides but the first. Most sides
 # are dropped early (`methods.step_search`).
@@ -414,19 +414,19 @@ def add_normal_equations(fit, shape, kind, K, holds_out=False):
     # plan has room for one matrix more than was seen in use, and for one more yet where
     # a path on held-out rows takes factors in place.
     p, n_block = K.shape[1], K.gram_rows()
-    form = NystromPlan.make(kind, p, shape.n, validated=holds_out)
+    form = ClosedForm.make(kind, p, shape.n, validated=holds_out)
     square = 8 * p * p
     fit.holds("tiles", fit.tiles(K, n_block))
     fit.uses(8 * p * n_block + 2 * square)
     by_factors = kind == "path" and holds_out and krylov_pays(p, shape.n_outputs)
     fewer = 2 if by_factors else 1
-    fit.uses((NystromPlan.SQUARES[kind] - fewer + 2 * holds_out) * square)
+    fit.uses((ClosedForm.SQUARES[kind] - fewer + 2 * holds_out) * square)
     fit.holds("preconditioner", square)
     fit.slowness = _NORMAL_EQUATIONS
-    fit.entries(NystromPlan.SUMS.get(kind, 1) * shape.n * p + p * p / 2)
+    fit.entries(ClosedForm.SUMS.get(kind, 1) * shape.n * p + p * p / 2)
     fit.products(form.work)
     if kind == "path" and not by_factors:
-        fit.products((ALL_EIGENVECTORS - 1) * NystromPlan.CUBES[kind] * p**3)
+        fit.products((ALL_EIGENVECTORS - 1) * ClosedForm.CUBES[kind] * p**3)
     add_pivoted_factor(fit, p)
     fit.slowness = 1.0
 
@@ -434,3 +434,45 @@ def add_normal_equations(fit, shape, kind, K, holds_out=False):
 def add_pivoted_factor(fit, p):
     """Add `pivoted_cholesky`, which runs on one thread."""
     fit.products(FACTOR_CUBES * p**3 * fit.n_threads)
+
+
+# Rounds that a kind of metric usually takes, of those that are allowed.
+_USUAL_ROUNDS = 4
+
+
+def plan_of_rounds(
+    shape, part, compared, final, *, n_kinds, n_rounds, n_graded, n_compared
+):
+    """Return the plan of fits with learned metrics, and of one to all rows.
+
+    Parameters
+    ----------
+    shape : Shape
+    part, compared, final : Plan
+        Of fits to the rows that the metric is learned on, to those that choose a kernel
+        in the end, and to all rows.
+    n_kinds, n_rounds, n_graded : int
+        Kinds of metric, most rounds of each, and rows that gradients are averaged over.
+    n_compared : int
+        Fits that choose a kernel.
+    """
+    fit, d, k = Costs(shape), shape.d, shape.n_outputs
+    n_part, n_held_out = part.n_samples, shape.n_held_out
+    n_some = compared.n_samples
+    n_fits = 1 + n_kinds * min(n_rounds, _USUAL_ROUNDS)
+    # The rows without far values; those of the metric and those to judge it; X R.
+    fit.holds("data copy", (shape.n + 2 * n_part + n_held_out) * d * shape.itemsize)
+    fit.includes(part.costs, n_fits)
+    fit.includes(compared.costs, n_compared)
+    fit.entries((n_fits * n_part + n_compared * n_some) * n_held_out, k)
+    for n, n_times in ((n_part, n_fits), (shape.n, 1)):
+        fit.entries(n_times * n_graded * n)
+        fit.products(n_times * n_graded * n * k * (d + 1), shape.itemsize)
+    fit.holds("data copy", shape.n * d * shape.itemsize)
+    fit.includes(final.costs)
+    return fit.plan(
+        final.method,
+        n_centers=final.n_centers,
+        batch_size=final.batch_size,
+        n_epochs=final.n_epochs,
+    )

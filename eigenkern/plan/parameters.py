@@ -103,7 +103,7 @@ def chosen_selection(estimator, n_distinct, *, given=False, indefinite=False):
 
 
 def what_is_solved(estimator, selection=None):
-    """Return the kind of `NystromPlan`, and whether a model is selected on other rows.
+    """Return the kind of `ClosedForm`, and whether a model is selected on other rows.
 
     These are held out, unless some are given; `selection` is that of a path.
     """

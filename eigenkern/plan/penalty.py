@@ -6,7 +6,6 @@ import numpy as np
 
 from ..arrays import memory
 from ..arrays.array import device_of, namespace, to_numpy
-from ..methods.closed_form_plan import blocks
 from ..methods.direct import (
     SINGLE_RANGE,
     Factor,
@@ -15,6 +14,7 @@ from ..methods.direct import (
     weighted,
 )
 from ..methods.left_out import left_parts, squared_errors
+from ..operators.blocks import blocks
 from ..operators.centered import CenteredFeatures
 
 # A quarter of the rows, at most 4000, is fitted, and at most 4000 others judge. Errors

@@ -3,6 +3,7 @@
 import math
 import time
 from bisect import bisect_right
+from dataclasses import dataclass
 
 from ..arrays import memory
 from ..arrays.array import is_numpy, namespace
@@ -11,8 +12,7 @@ from ..arrays.linalg import large_product
 from ..arrays.machine import CPU, GPU, machine_of
 from ..arrays.threads import n_blas_threads
 from ..kernels import Gaussian
-from ..methods.closed_form_plan import NystromPlan
-from ..operators.blocks import cache_budget, cache_pays
+from ..operators.blocks import BLOCK_BYTES, cache_budget, cache_pays
 from ..operators.tiled import TiledKernel
 from ..rows.lazy_rows import is_lazy
 
@@ -65,6 +65,93 @@ FALKON_ITERATIONS = 20
 _MEASURING_BYTES = 2 * 6 * 8
 
 
+@dataclass(frozen=True)
+class ClosedForm:
+    """The memory that a fit takes in addition to its rows, in float64.
+
+    With p centers, k matrices of p x p numbers at a time, blocks of b rows, and c other
+    stored numbers, such as the candidates of a path, it is ::
+
+        8 (k p^2 + 3 b p + c) + 2 BLOCK_BYTES <= free memory
+
+    Attributes
+    ----------
+    bytes : int
+        The left-hand side.
+    work : float
+        The time of the linear algebra, in multiply-adds of large float64 products.
+    size : int
+        p.
+    bytes_of_squares : int
+        8 k p^2.
+    n_centers : int or None
+        p; None for the full kernel.
+    """
+
+    bytes: int
+    work: float
+    size: int
+    bytes_of_squares: int
+    n_centers: int | None
+
+    #: k. The matrices are K_mm or its factor, R, sums over the training rows (and over
+    #: the validation rows and both), whitened sums, eigenvectors and their workspace.
+    SQUARES = {
+        "ridge": 5,
+        "path": 7,
+        "full ridge": 3,
+        "full path": 6,
+        "falkon": 7,
+        "logistic": 8,
+        "full logistic": 8,
+        "falkon logistic": 8,
+    }
+    #: Work divided by p^3, in addition to n p^2 / 2 for sums over the rows: factors,
+    #: whitening, eigenvectors of the training rows and of all rows. Seconds on two
+    #: cores of an AMD EPYC, and those predicted at the rate of `arrays.machine`:
+    #: 27 000 rows with 5000 and 8400 centers 12 and 45 s (15 and 53 s), a path with
+    #: 5000 centers 29 s (30 s), 12 000 rows of the full kernel 9 s (14 s), a path of
+    #: 7300 rows, by factors, 5 s (10 s); with all eigenvectors the last one takes three
+    #: times as long as predicted.
+    CUBES = {
+        "ridge": 2,
+        "path": 7,
+        "full ridge": 1 / 3,
+        "full path": 1,
+        "falkon": 2,
+        "logistic": 15,
+        "full logistic": 15,
+        "falkon logistic": 15,
+    }
+    #: How often the sums over the rows are computed. In logistic regression some Newton
+    #: steps compute them again; the others only compute a factor.
+    SUMS = {"ridge": 1, "path": 1, "logistic": 10}
+
+    @classmethod
+    def make(cls, kind, n_centers, n_rows, *, validated=False, n_stored=0):
+        """Return the plan of a fit.
+
+        Parameters
+        ----------
+        kind : str
+            A key of `SQUARES`.
+        n_centers, n_rows : int
+        validated : bool, default=False
+            Whether sums over validation rows are kept.
+        n_stored : int, default=0
+            c.
+        """
+        n_squares = cls.SQUARES[kind] + 2 * validated
+        n_block = min(int(BLOCK_BYTES // (8 * n_centers)) + 16, n_rows)
+        squares = 8 * n_squares * n_centers**2
+        needed = squares + 8 * (3 * n_block * n_centers + n_stored) + 2 * BLOCK_BYTES
+        work = cls.CUBES[kind] * n_centers**3
+        work += cls.SUMS.get(kind, 0) * n_rows * n_centers**2 / 2
+        full = kind.startswith("full")
+        shown = None if full else n_centers
+        return cls(int(needed), work, n_centers, squares, shown)
+
+
 def default_n_centers(
     kind,
     X,
@@ -86,7 +173,7 @@ def default_n_centers(
     Parameters
     ----------
     kind : {"ridge", "path", "falkon", "logistic", "falkon logistic"}
-        The problem to solve, see `NystromPlan`.
+        The problem to solve, see `ClosedForm`.
     X : array or LazyRows of shape (n, d)
     n_columns : int
         Outputs.
@@ -110,7 +197,7 @@ def default_n_centers(
     def costs(kind, p, n_evaluations):
         """Return seconds and bytes."""
         stored = 3 * p * n_stored * n_columns
-        plan = NystromPlan.make(kind, p, n, validated=validated, n_stored=stored)
+        plan = ClosedForm.make(kind, p, n, validated=validated, n_stored=stored)
         seconds = machine.product_seconds(plan.work, 8, n_threads)
         return seconds + n_evaluations * n * p * entry, plan.bytes
 
@@ -230,10 +317,10 @@ def direct_pays_on_centers(
     direct solution must fit into the cache.
     """
     (p, _), size, machine = centers.shape, centers.itemsize, machine_of(centers)
-    plan = NystromPlan.make("ridge", p, n_rows)
+    plan = ClosedForm.make("ridge", p, n_rows)
     budget = cache_budget(cache_size, centers)
     free = memory.available(centers.xp, centers.device)
-    if 8 * NystromPlan.SQUARES["ridge"] * p**2 > budget or plan.bytes > free:
+    if 8 * ClosedForm.SQUARES["ridge"] * p**2 > budget or plan.bytes > free:
         return False
     n_threads = 1 if on_gpu(centers.xp, centers.device) else n_blas_threads()
     entry = machine.kernel_seconds(centers.feature_work * n_features, size, n_threads)
@@ -496,7 +583,7 @@ def factorizes(place, form, sizes, itemsize, max_iter, cache_size):
     ----------
     place : object with xp and device
         Where the fit is computed.
-    form : NystromPlan
+    form : ClosedForm
         Of the factorization.
     sizes : tuple of int
         Rows n, centers p (None: all rows), features and outputs.

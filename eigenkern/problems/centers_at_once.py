@@ -7,7 +7,6 @@ import numpy as np
 from ..arrays.array import device_of, move, namespace, to_numpy
 from ..arrays.linalg import absolute, large_product, solve_triangular
 from ..centers import choose, masses, uniform_indices
-from ..methods.closed_form_plan import blocks
 from ..methods.left_out import (
     kept_of_features,
     n_left_out,
@@ -17,7 +16,8 @@ from ..methods.left_out import (
     without_row,
 )
 from ..methods.moments import Moments
-from ..methods.whitening import EPS, SINGLE_PIVOT, Whitening
+from ..methods.paths import EPS, SINGLE_PIVOT, Whitening
+from ..operators.blocks import blocks
 from ..operators.cached import cached
 from ..operators.matrix import GivenMatrix, check_finite
 from ..operators.sharded import kernel_operator

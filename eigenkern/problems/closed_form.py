@@ -10,7 +10,6 @@ from ..arrays.array import namespace, to_numpy
 from ..arrays.linalg import large_gram, large_product
 from ..centers import distinct_rows
 from ..kernels import MEDIAN_ROWS
-from ..methods.closed_form_plan import NystromPlan, blocks
 from ..methods.descent import Descent
 from ..methods.direct import N_DIAGONAL
 from ..methods.left_out import (
@@ -23,12 +22,13 @@ from ..methods.left_out import (
     with_ones,
     without_row,
 )
+from ..operators.blocks import blocks
 from ..operators.matrix import GivenMatrix
 from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
 from ..plan.bandwidth_choice import merged
 from ..plan.penalty import auto_ridge, n_sampled
-from ..plan.sizes import rounding
+from ..plan.sizes import ClosedForm, rounding
 from ..rows.lazy_rows import is_lazy, rows_at
 from ..rows.robust import cast
 from .data import OutOfSample, sample_of_classes
@@ -386,12 +386,12 @@ class LeastSquares(Problem):
         kind, p = "path" if path else "ridge", self.n_centers
         if p is None:
             stored = 3 * n * n_stored * n_outputs
-            return NystromPlan.make(f"full {kind}", n, n, n_stored=stored)
+            return ClosedForm.make(f"full {kind}", n, n, n_stored=stored)
         validated, stored = self.validation is not None, 3 * p * n_stored * n_outputs
-        return NystromPlan.make(kind, p, n, validated=validated, n_stored=stored)
+        return ClosedForm.make(kind, p, n, validated=validated, n_stored=stored)
 
     def check_memory(self, plan):
-        """Raise a ValueError unless the free memory holds a `NystromPlan`."""
+        """Raise a ValueError unless the free memory holds a `ClosedForm`."""
         free = memory.available(self.xp, self.device)
         if plan.bytes > free:
             matrices, remedy = "", "at least that much must be free"

@@ -8,10 +8,10 @@ from ..arrays.array import to_numpy
 from ..arrays.linalg import large_product, solve_triangular
 from ..arrays.machine import machine_of
 from ..losses import LogLoss
-from ..methods.closed_form_plan import NystromPlan
 from ..methods.newton import Logistic, Preconditioner
 from ..operators.cached import cached
 from ..operators.matrix import StackedRows
+from ..plan.sizes import ClosedForm
 from .centers_at_once import CenterProblem
 from .closed_form import standard_error, weighted_mean
 
@@ -52,7 +52,7 @@ class LogisticProblem(CenterProblem):
         n, n_outputs = self.all.targets.shape
         # Targets, values, curvature and two gradients for every row.
         n_stored = 8 * n * n_outputs
-        return NystromPlan.make(kind, self.n_centers, n, n_stored=n_stored)
+        return ClosedForm.make(kind, self.n_centers, n, n_stored=n_stored)
 
     # Objectives
 

@@ -7,9 +7,9 @@ import numpy as np
 from ..arrays.array import to_numpy
 from ..arrays.linalg import inverse_diagonal, inverse_squares
 from ..kernels import is_semidefinite
-from ..methods.closed_form_plan import blocks
 from ..methods.left_out import n_left_out, prediction_errors, without_row
 from ..methods.moments import WeightedKernel
+from ..operators.blocks import blocks
 from ..operators.matrix import GivenMatrix
 from ..operators.sharded import kernel_operator
 from ..plan.sizes import rounding

@@ -35,7 +35,8 @@ from eigenkern import (
 from eigenkern.arrays import memory
 from eigenkern.arrays.array import to_numpy
 from eigenkern.estimators import eigenpro_fit as learner
-from eigenkern.fitting import callbacks, checkpoint
+from eigenkern.fitting import checkpoint
+from eigenkern.fitting import rules as callbacks
 from eigenkern.fitting import rules as training
 from eigenkern.fitting.checkpoint import Keeper
 from eigenkern.kernels import Laplacian

@@ -16,8 +16,7 @@ from eigenkern import (
     NystromRegressor,
 )
 from eigenkern.arrays.array import to_numpy
-from eigenkern.methods.conjugate_gradients import conjugate_gradient
-from eigenkern.preconditioners.two_cholesky import TwoCholesky
+from eigenkern.methods.conjugate_gradients import TwoCholesky, conjugate_gradient
 
 
 def kernel(X, Z):

@@ -19,7 +19,7 @@ from eigenkern import (
 from eigenkern.arrays.array import to_numpy
 from eigenkern.kernels import Laplacian
 from eigenkern.methods.newton import Logistic, Preconditioner, minimized, newton
-from eigenkern.methods.whitening import Whitening
+from eigenkern.methods.paths import Whitening
 from eigenkern.operators.matrix import GivenMatrix
 
 SIGMA = 1.5

@@ -30,10 +30,15 @@ from eigenkern.arrays.array import to_numpy
 from eigenkern.arrays.machine import CPU
 from eigenkern.arrays.threads import n_blas_threads
 from eigenkern.kernels import Gaussian
-from eigenkern.methods.closed_form_plan import NystromPlan
 from eigenkern.methods.krylov import krylov_spectrum
-from eigenkern.methods.paths import DescentPath, RidgePath, Spectrum, iterations
-from eigenkern.methods.whitening import Whitening
+from eigenkern.methods.paths import (
+    DescentPath,
+    RidgePath,
+    Spectrum,
+    Whitening,
+    iterations,
+)
+from eigenkern.plan.sizes import ClosedForm
 from eigenkern.problems.centers_at_once import CenterProblem
 from eigenkern.problems.closed_form import LeastSquares
 from eigenkern.problems.data import Data, hold_out
@@ -1118,7 +1123,8 @@ def small_blocks(monkeypatch):
     """Return a function that makes blocks and tiles too small to hide the matrices."""
 
     def make(n_bytes):
-        monkeypatch.setattr("eigenkern.methods.closed_form_plan.BLOCK_BYTES", n_bytes)
+        monkeypatch.setattr("eigenkern.operators.blocks.BLOCK_BYTES", n_bytes)
+        monkeypatch.setattr("eigenkern.plan.sizes.BLOCK_BYTES", n_bytes)
         small = replace(CPU, tile_bytes=1e6)
         monkeypatch.setattr("eigenkern.operators.tiled.machine_of", lambda _: small)
 
@@ -1183,7 +1189,8 @@ def test_a_fit_needs_the_memory_of_its_plan(
     if isinstance(model, NystromClassifier):
         y, stored = y > 0, 8 * n
     needed = 8 * (n_squares * p**2 + 3 * n * p + stored) + 2e6
-    monkeypatch.setattr("eigenkern.methods.closed_form_plan.BLOCK_BYTES", 1e6)
+    monkeypatch.setattr("eigenkern.operators.blocks.BLOCK_BYTES", 1e6)
+    monkeypatch.setattr("eigenkern.plan.sizes.BLOCK_BYTES", 1e6)
     monkeypatch.setattr(memory, "available", lambda xp, device: needed - 1)
     with pytest.raises(ValueError, match=r"needs .* MB .* are free"):
         model.fit(X, y)
@@ -1193,11 +1200,11 @@ def test_a_fit_needs_the_memory_of_its_plan(
 
 def test_plan_is_an_inequality():
     p, n = 1000, 100_000
-    least = NystromPlan.make("ridge", p, n).bytes
+    least = ClosedForm.make("ridge", p, n).bytes
     assert least > 5 * 8 * p**2
-    assert NystromPlan.make("ridge", p, n, validated=True).bytes == least + 16 * p**2
-    assert NystromPlan.make("ridge", p, n, n_stored=100).bytes == least + 800
-    assert NystromPlan.make("path", p, n).bytes > least
+    assert ClosedForm.make("ridge", p, n, validated=True).bytes == least + 16 * p**2
+    assert ClosedForm.make("ridge", p, n, n_stored=100).bytes == least + 800
+    assert ClosedForm.make("path", p, n).bytes > least
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

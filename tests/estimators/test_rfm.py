@@ -30,7 +30,7 @@ from eigenkern import (
     RFMRegressor,
 )
 from eigenkern.arrays.array import to_numpy
-from eigenkern.estimators.learned_metric import Round, learned_metrics
+from eigenkern.estimators.rfm import Round, learned_metrics
 from eigenkern.inspection import average_gradient_outer_product
 from eigenkern.kernels import Gaussian
 
@@ -187,7 +187,7 @@ def test_a_softer_metric(metric, two_of_ten, monkeypatch):
     X, y, _, _ = two_of_ten
     roots = []
     for factor in (0.0, 1e9):  # it is never better, or always
-        monkeypatch.setattr("eigenkern.estimators.learned_metric._CLEARLY", factor)
+        monkeypatch.setattr("eigenkern.estimators.rfm._CLEARLY", factor)
         model = RFMRegressor(metric=metric, max_rounds=1, random_state=0).fit(X, y)
         roots.append(model.metric_root_)
     plain, softer = np.atleast_2d(*roots) if metric == "full" else map(np.diag, roots)
@@ -397,7 +397,7 @@ def test_float32_stays_float32(two_of_ten):
 
 def test_wide_data_have_a_diagonal_metric(two_of_ten, monkeypatch):
     X, y, *_ = two_of_ten
-    monkeypatch.setattr("eigenkern.estimators.learned_metric._MAX_FULL", 9)
+    monkeypatch.setattr("eigenkern.estimators.rfm._MAX_FULL", 9)
     assert "full" not in machine().fit(X, y).validation_scores_["metric"]
     full = machine(metric="full", max_rounds=1).fit(X, y)
     assert full.validation_scores_["metric"] == [None, "full"]

@@ -79,7 +79,7 @@ def test_sorted_streams_end_near_the_shuffled_one(family, order):
 
 
 def test_centers_stay_where_fewer_rows_are_kept(monkeypatch):
-    monkeypatch.setattr("eigenkern.problems.retained._MAX_RETAINED", 40)
+    monkeypatch.setattr("eigenkern.fitting.streaming._MAX_RETAINED", 40)
     X, y = wave(0)
     rows = np.r_[:SIZE, SIZE + np.argsort(y[SIZE:])]
     model, _ = learned(REGRESSORS["eigenpro"], X[rows], y[rows])
@@ -110,7 +110,7 @@ def test_a_feature_that_the_target_does_not_depend_on():
 
 @pytest.mark.parametrize("order", ["y", "x"])
 def test_few_kept_rows_do_not_replace_what_many_taught(order, monkeypatch):
-    monkeypatch.setattr("eigenkern.problems.retained._MAX_RETAINED", 100)
+    monkeypatch.setattr("eigenkern.fitting.streaming._MAX_RETAINED", 100)
     rng = np.random.RandomState(2)
     X = rng.randn(800, 3)
     y = np.sin(X[:, 0]) + 0.3 * rng.randn(800)

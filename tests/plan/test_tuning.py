@@ -6,11 +6,10 @@ from numpy.testing import assert_allclose
 
 from eigenkern.arrays import memory
 from eigenkern.kernels import Gaussian, Laplacian
-from eigenkern.methods.closed_form_plan import NystromPlan
 from eigenkern.operators.matrix import GivenMatrix
 from eigenkern.operators.tiled import TiledKernel
 from eigenkern.plan import sizes, step
-from eigenkern.plan.sizes import chosen_sizes, max_batch_size
+from eigenkern.plan.sizes import ClosedForm, chosen_sizes, max_batch_size
 from eigenkern.plan.spectrum import HeldOutSpectrum
 from eigenkern.plan.step import Measured
 
@@ -183,7 +182,7 @@ def test_automatic_centers_fit_the_memory(kind, two_cores, monkeypatch):
     for free in (5e8, 2e9):
         monkeypatch.setattr(sizes.memory, "available", lambda xp, device, f=free: f)
         m = n_centers(kind, 12_000, validated=True, n_stored=10)
-        needed = NystromPlan.make(kind, m, 12_000, validated=True, n_stored=30 * m)
+        needed = ClosedForm.make(kind, m, 12_000, validated=True, n_stored=30 * m)
         assert 0.95 * free / 2 < needed.bytes <= free / 2
     assert n_centers(kind, 10**6, centers="rpcholesky") * 10**6 * 16 < 1e9
 
