@@ -46,7 +46,7 @@ from eigenkern import (
 
 RESULTS = Path(__file__).parent / "results"
 RECORDS = RESULTS / "noise.csv"
-# The constants of `tuning/penalty.py` were chosen on these, the others are reported on.
+# The constants of `plan/penalty.py` were chosen on these, the others are reported on.
 CHOSEN_ON = ("a9a", "covtype_sub93k", "california_housing", "ijcnn1", "fashion_mnist")
 N_ROWS, N_TEST, SEED, N_FITS = (2000, 10_000), 50_000, 7, 3
 FLIPS = {"clean": 0.0, "10 % flipped": 0.1, "30 % flipped": 0.3}

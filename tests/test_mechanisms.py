@@ -83,7 +83,7 @@ def epochs(algorithm, **parameters):
 
 FEW_MEASURED = {"subsample_size": 30}
 ABSURD = {"step_size": 1e4, "n_iter_no_change": 20, "max_iter": 40}
-BY_PARTS = {"eigenkern.plan.penalty._ROWS_LEFT_OUT": 40}
+BY_PARTS = {"eigenkern.plan.penalty.ROWS_LEFT_OUT": 40}
 ITERATES = {"eigenkern.plan.of_closed_forms.factorizes": lambda *_: False}
 EPOCHS = {"batch_size": 15, "max_iter": 10}
 DSG = {"max_iter": 3, "block_size": 32, "max_features": 128}

@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from eigenkern import EigenProRegressor
 from eigenkern.kernels import Gaussian, median_distance
 from eigenkern.operators.tiled import TiledKernel
+from eigenkern.plan.sizes import chosen_sizes
 from eigenkern.plan.step import tune
 
 N, D = 1400, 6
@@ -114,9 +115,9 @@ def test_no_divergence_and_no_crawl(data, kernel, factor, score, dtype):
 def test_where_the_subsample_is_trusted_the_fit_diverges():
     """q = s / 4 on clustered data: the in-sample eigenvalue is far too small."""
     X, y = clusters(np.random.default_rng(0))
-    tuning = tune(
-        TiledKernel(Gaussian(4.0), X), len(X), subsample_size=200, n_components=50
-    )
+    K = TiledKernel(Gaussian(4.0), X)
+    sizes = chosen_sizes(K, len(X), 200, 50, "auto")
+    tuning = tune(K, (*sizes, len(X)), n_components=50)
     m, trusting = tuning.batch_size, 1.6 / tuning.adapted.in_sample_eigenvalue
     assert trusting > 10 * tuning.step_size
     common = {"bandwidth": 4.0, "subsample_size": 200, "n_components": 50}

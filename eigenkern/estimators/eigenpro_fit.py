@@ -35,7 +35,6 @@ from ..methods.projected import (
 from ..methods.state import State
 from ..methods.step_search import RowSteps
 from ..operators.cached import cached
-from ..plan.costs import Plan
 from ..plan.of_epochs import plan_on_centers, plan_on_rows
 from ..plan.parameters import chooses_penalty, chosen_algorithm, given_penalty, is_auto
 from ..plan.penalty import auto_ridge
@@ -558,7 +557,8 @@ class Learner:
     problem : GeneralProblem or None
         The problem of all rows, or of the first ones of a stream; None after
         unpickling, see `revived`.
-    plan : Plan or None
+    n_learned : float
+        Rows to learn, as the plan assumes.
     tuning : Tuning
     project : ExactProjection, InexactProjection or None
     interval : int
@@ -575,7 +575,7 @@ class Learner:
     """
 
     problem: GeneralProblem
-    plan: Plan
+    n_learned: float
     tuning: Tuning
     project: Any
     interval: int
@@ -594,10 +594,8 @@ class Learner:
             "problem": {name: getattr(self.problem, name) for name in names},
             "exact": isinstance(self.project, ExactProjection),
             "residuals": self.project.save(),
-            "n_learned": self.plan.n_learned,
         }
-        gone = dict.fromkeys(("problem", "project", "plan"))
-        return vars(self) | gone | {"pickled": pickled}
+        return vars(self) | {"problem": None, "project": None, "pickled": pickled}
 
     def revived(self, estimator, data):
         """Return the learner, restored from its pickle, to learn more rows."""
@@ -613,9 +611,8 @@ class Learner:
         )
         centers = problem.center_matrix
         factor = CenterFactor(centers) if pickled["exact"] else None
-        project = _projection(
-            problem, factor, P, pickled["n_learned"], estimator.cache_size
-        )
+        given = factor, P, self.n_learned, estimator.cache_size
+        project = _projection(problem, *given)
         project.load(pickled["residuals"])
         return replace(self, problem=problem, project=project)
 
@@ -652,9 +649,8 @@ class Learner:
         project = _projection(problem, factor, P, plan.n_learned, cache_size)
         iterate = Iterate.of(problem.initial_coef() if coef is None else coef)
         parameters = [getattr(estimator, name) for name in _PARAMETERS]
-        return cls(
-            problem, plan, tuning, project, plan.interval, iterate, parameters, alpha
-        )
+        given = tuning, project, plan.interval, iterate, parameters, alpha
+        return cls(problem, plan.n_learned, *given)
 
     def suits(self, estimator):
         """Whether the learner was made with the parameters of this estimator."""

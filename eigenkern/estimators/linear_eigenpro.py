@@ -29,7 +29,7 @@ from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import check_flag, check_number
 from ..methods.direct import solve_features_directly
 from ..methods.epochs import eigenpro, gone_on, step_on_features
-from ..operators.centered import CenteredFeatures, features_of
+from ..operators.centered import features_of
 from ..plan.of_epochs import plan_on_features
 from ..plan.parameters import (
     chooses_penalty,
@@ -164,7 +164,9 @@ class _LinearEigenPro(Streaming, Model):
         return may_spare(self)
 
     def _plan(self, shape):
-        features = CenteredFeatures(shape.X[: shape.n_train], shape.X[0])
+        X = shape.X if is_lazy(shape.X) else shape.X[: shape.n_train, :]
+        mean = shape.xp.zeros(shape.d, dtype=X.dtype, device=shape.device)
+        features = features_of(X, mean)
         alpha = float(has_penalty(self))  # only whether it is 0 matters
         return plan_on_features(
             shape, features, alpha, is_solved_directly(self, features)
@@ -268,9 +270,10 @@ class _LinearEigenPro(Streaming, Model):
             coef, m = problem.initial_coef(), self.batch_size
         alpha, halvings = given_penalty(self), 0
         if anew:
+            in_pieces, m = m is not None, self.batch_size if m is None else m
             given = 0.0, m, self.subsample_size
             X, n_outputs = problem.operator, problem.targets.shape[1]
-            sizes = sizes_of_features(X, n_outputs, *given, in_pieces=True)
+            sizes = sizes_of_features(X, n_outputs, *given, in_pieces=in_pieces)
             tuning = self._tuned(problem, sizes)
             preconditioner = tuning.preconditioner
             chosen = self._chosen(problem, alpha, tuning)

@@ -177,8 +177,7 @@ class _Nystrom(Model):
         selection = selection_for(self, data) if selects else None
         n_passes = 2 if selection == "loo" else 1
         alphas = check_alphas(self.alphas) if selects else None
-        n_stored = len(alphas) if selects else 1
-        n_stored *= self.store_coef_path
+        n_stored = self._n_stored
         problem = make_problem(
             self,
             data,
@@ -193,6 +192,13 @@ class _Nystrom(Model):
         found["selection_"] = selection
         solver = self._solution(problem, path, selection)
         return problem, solver, found, SolutionRule(problem)
+
+    @property
+    def _n_stored(self):
+        """Number of models to store."""
+        if not self.store_coef_path:
+            return 0
+        return len(check_alphas(self.alphas)) if self._selects else 1
 
     @property
     def _selects(self):

@@ -58,7 +58,9 @@ def plan_of_least_squares(estimator, shape):
     """Return the `Plan` of a fit."""
     centers = given_centers(estimator, shape.X)
     given = None if centers is None else centers.shape[0]
-    return plan_of_closed_form(shape, given, most=most_centers(estimator))
+    n_stored = getattr(estimator, "_n_stored", 0)
+    most = most_centers(estimator)
+    return plan_of_closed_form(shape, given, most=most, n_stored=n_stored)
 
 
 def chosen_alpha(estimator, problem):

@@ -247,7 +247,7 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
 
     def _what_fits(self, X, free):
         """Return parameters with which a fit takes at most `free` bytes, as text."""
-        return what_fits(self, X, 1, free)
+        return what_fits(self, X, free)
 
     @property
     def _n_iterations(self):

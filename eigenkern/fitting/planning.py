@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from sklearn.base import clone
 
+from ..arrays import memory
 from ..arrays.devices import on_gpu
 from ..plan.costs import Shape
 from ..plan.parameters import is_precomputed
@@ -22,9 +23,9 @@ _FASTER = (
 )
 
 
-def plan_of(model, X, n_outputs, labels=None):
+def plan_of(model, X, n_outputs):
     """Return the plan of a fit to rows, all distinct, or to a stand-in for them."""
-    n, labels = X.shape[0], hasattr(model, "class_weight") if labels is None else labels
+    n, labels = X.shape[0], hasattr(model, "class_weight")
     n_held_out = math.ceil(model._part_held_out(n) * n)
     shape = _shape(model, X, n_outputs, labels, n - n_held_out, n_held_out)
     return model._plan(shape)
@@ -79,6 +80,8 @@ def warn_of_long_fit(model, X, n_outputs):
     if X.shape[0] <= _FEW_ROWS:
         return
     plan = plan_of(model, X, n_outputs)
+    if 1e6 * plan.memory["total"] > memory.available(plan.shape.xp, plan.shape.device):
+        return  # it ends soon
     on_this_cpu = not (on_gpu(plan.shape.xp, plan.shape.device) or is_lazy(X))
     # Rates are only measured if it matters.
     if not on_this_cpu or plan.usual_seconds < _LONG / 3 or plan.seconds <= _LONG:
@@ -97,10 +100,10 @@ def warn_of_long_fit(model, X, n_outputs):
     )
 
 
-def what_fits(model, X, n_outputs, free):
+def what_fits(model, X, free):
     """Return what takes at most `free` bytes, as text; empty if nothing is known."""
     with suppress(ValueError, TypeError, MemoryError):
-        for text, plan in _others(model, X, n_outputs):
+        for text, plan in _others(model, X, n_outputs=1):
             if 1e6 * plan.memory["total"] <= free:
                 return f"{text} takes about {plan.memory['total']:.0f} MB"
     return ""

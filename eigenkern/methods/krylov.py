@@ -2,8 +2,8 @@
 
 The model g(B) q needs few directions, those of a rational Krylov space: q, (B + s)^-1
 q, (B + s)^-2 q, ..., and the same for other s. In its orthonormal basis U the
-eigenvalues of U' B U (Ritz values) take the place of those of B, so that `filters` and
-`selection` work with either. A Cholesky factor for each s, n^3 / 6 multiply-adds, and a
+eigenvalues of U' B U (Ritz values) take the place of those of B, so that `paths` and
+`left_out` work with either. A Cholesky factor for each s, n^3 / 6 multiply-adds, and a
 solution with it for each direction, n^2, take a tenth of the time of an
 eigendecomposition.
 

@@ -1,6 +1,6 @@
 """Kernel logistic regression: Newton steps by preconditioned conjugate gradients.
 
-With whitened features phi(x) of dimension p (see `eigenkern.nystrom`), a coefficient
+With whitened features phi(x) of dimension p (see `eigenkern.methods`), a coefficient
 matrix b (p, l) and intercepts c (l,) the objective is ::
 
     J(b, c) = 1/N sum_i w_i loss(y_i, f(x_i)) + alpha/2 |b|^2,   f = phi' b + c

@@ -1,9 +1,9 @@
 """Whitened features, and filters of the spectrum: all models of a path from
 one factorization.
 
-With B = V diag(e) V' a model is b = V g(e) V' q, see `eigenkern.nystrom`. A path is a
+With B = V diag(e) V' a model is b = V g(e) V' q, see `eigenkern.methods`. A path is a
 class with ``filters(spectrum)``, the values g of all its models, and ``kept(spectrum,
-n_rows)``, what they leave of the targets, for the errors of `selection`.
+n_rows)``, what they leave of the targets, for the errors in `left_out`.
 """
 
 import math

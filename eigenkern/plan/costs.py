@@ -1,6 +1,7 @@
 """The plan of a fit: its method and sizes, what they cost, and how it is printed.
 
-A plan is made from a `Shape`, before any number: `fit` obeys it, `estimate` shows it.
+A plan is made from a `Shape`, before any number. `EigenPro*` and `LinearEigenPro*` obey
+it; the other fits call the functions that it is made by. `estimate` shows it.
 """
 
 import time
@@ -117,12 +118,15 @@ class Shape:
 
     @cached_property
     def _operator(self):
-        return kernel_operator(self.kernel, self._rows, self.devices)
+        # With rows of its own, it has no diagonal to evaluate.
+        return kernel_operator(self.kernel, self._rows, self.devices, self._rows)
 
     def matrix(self, m, p, *, symmetric=False):
         """Return a kernel matrix of shape (m, p), without its numbers."""
         if self.precomputed:
-            return GivenMatrix(np.broadcast_to(np.zeros((), self.X.dtype), (m, p)))
+            dtype = getattr(self.xp, f"float{8 * self.itemsize}")
+            zero = self.xp.zeros((1, 1), dtype=dtype, device=self.device)
+            return GivenMatrix(self.xp.broadcast_to(zero, (m, p)))
         made = copy(self._operator)
         made.shape, made.symmetric = (m, p), symmetric
         return made

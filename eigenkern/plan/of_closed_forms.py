@@ -83,7 +83,7 @@ def expected_products(model, n_alphas=None):
     return _PRODUCTS_OF_ALPHA * n_alphas
 
 
-def plan_of_closed_form(shape, given, *, n_distinct=None, most=None, n_stored=0):
+def plan_of_closed_form(shape, given, *, most=None, n_stored=0):
     """Return the plan of a model of least squares or of the log loss.
 
     Parameters
@@ -91,15 +91,13 @@ def plan_of_closed_form(shape, given, *, n_distinct=None, most=None, n_stored=0)
     shape : Shape
     given : int or None
         Number of centers that are given as an array.
-    n_distinct : int, default=None
-        Distinct training rows. None: all rows.
     most : int, default=None
         Most centers with which a model offers all that it can.
     n_stored : int, default=0
         Candidates whose coefficients are stored.
     """
     e, n = shape.estimator, shape.n
-    selection = chosen_selection(e, n if n_distinct is None else n_distinct)
+    selection = chosen_selection(e, n)
     kind, holds_out = what_is_solved(e, selection)
     n_train = n - round(e.validation_fraction * n) if holds_out else n
     p = e.n_centers if given is None else given
@@ -107,7 +105,7 @@ def plan_of_closed_form(shape, given, *, n_distinct=None, most=None, n_stored=0)
         p = auto_n_centers(shape, kind, holds_out, most, n_stored)
     if p is not None and given is None:
         p = min(p, n_train)
-    every_row = p is None or (kind == "falkon" and p == n)
+    every_row = p is None or (kind == "falkon" and p == n and given is None)
     logistic = kind.endswith("logistic")
     p = p or (n if logistic else n_train)  # held-out rows are centers without weight
     if shape.kernel_itemsize != 8 and _in_double(shape, kind, every_row, p, selection):

@@ -17,7 +17,7 @@ from .parameters import (
     is_auto,
     may_be_direct,
 )
-from .penalty import n_ridge_rows
+from .penalty import ROWS_LEFT_OUT, TOO_FEW_ROWS, n_ridge_rows
 from .sizes import (
     EIGENVECTOR_CUBES,
     MEASURING_PASSES,
@@ -130,7 +130,7 @@ def plan_on_centers(
 ):
     """Return the plan of a model on p centers; `direct` as in `plan_on_rows`.
 
-    `needed` says that a direct solution is, whatever it costs.
+    `needed` says that there must be a direct solution, whatever it costs.
     `n_rows` are those of an epoch, infinite for a stream, and `batch_size` that of
     earlier pieces. Chosen besides, for epochs: whether a `factor` projects, or
     conjugate gradients; T, the `interval` of projections, and whether `every_step` is
@@ -317,7 +317,7 @@ def plan_of_random_features(shape, F, m, n_passes, n_first, keeps_values, n_rows
     # last visit, or else all so far. Early steps t change n_1 / t blocks instead of
     # one, about n_1 log(n_1) blocks more.
     total = n_passes * -(-n // m) * e.max_iter
-    most = (e.max_features or np.inf) // F
+    most = np.inf if e.max_features is None else e.max_features // F
     blocks = min(n / m, most) if keeps_values else min(total / 2, most)
     first = min(n_first, most)
     values = m * F * (total * (1 + blocks) + first * np.log(first))
@@ -342,8 +342,13 @@ def add_ridge(fit, shape, K, n_bytes=0.0):
 
     K is the kernel matrix of rows that take `n_bytes` on top of what is held.
     """
-    size = shape.itemsize
-    if not chooses_penalty(shape.estimator) or shape.n < 20:
+    n, size = K.shape[0], shape.itemsize
+    if not chooses_penalty(shape.estimator) or n < TOO_FEW_ROWS:
+        return
+    if n <= ROWS_LEFT_OUT:  # one by one
+        fit.entries(n * n)
+        fit.products(EIGENVECTOR_CUBES * n**3, size)
+        fit.uses(4 * n * n * size + fit.tiles(K) + n_bytes)
         return
     s, judges = n_ridge_rows(K)
     judges = min(judges, max(K.shape[0] - s, 0))

@@ -33,7 +33,7 @@ _MOST_NUMBERS = 10_000_000
 # Fewer rows do not determine c. Up to 1000 rows, or 1200 of features, are left out one
 # by one: on 32 to 900 rows errors are then 1.01 to 1.07 times those of the best c, and
 # 1.04 to 1.18 times with a quarter, which on sparse features finds a far too small c.
-_TOO_FEW_ROWS, _ROWS_LEFT_OUT, _ROWS_LEFT_OUT_OF_FEATURES = 20, 1000, 1200
+TOO_FEW_ROWS, ROWS_LEFT_OUT, _ROWS_LEFT_OUT_OF_FEATURES = 20, 1000, 1200
 # The rows are centered if the Rayleigh quotient of the constant, divided by the mean
 # eigenvalue, is below this: it is at most 5e-6 for centered features in single
 # precision, and at least 1.0 for kernels that are not centered.
@@ -64,7 +64,7 @@ _LEAST_GAIN, _ROUNDING = 1e-3, 1e-5
 
 def n_sampled(n, p=None):
     """Return how many of n rows determine c: fewer, in less time, for p centers."""
-    most = N_RIDGE_ROWS if p is None else max(_PART_FITTED * p, _ROWS_LEFT_OUT)
+    most = N_RIDGE_ROWS if p is None else max(_PART_FITTED * p, ROWS_LEFT_OUT)
     return min(n, N_RIDGE_ROWS, most)
 
 
@@ -98,8 +98,8 @@ def auto_ridge(K, y, weights=None, *, replicates=None, labels=False, in_double=N
     n, least = K.shape[0], _LEAST_IN_SINGLE if labels else 0
     if _are_few(n, replicates):
         return 0.0
-    if n <= _ROWS_LEFT_OUT or (replicates is not None and replicates.prevail):
-        n = min(n, _ROWS_LEFT_OUT)
+    if n <= ROWS_LEFT_OUT or (replicates is not None and replicates.prevail):
+        n = min(n, ROWS_LEFT_OUT)
         K = K if in_double is None else in_double(n)
         return _ridge_by_leaving_out(K.block(0, n, 0, n), y, weights, replicates, least)
     ridge = _ridge_by_parts(
@@ -134,7 +134,7 @@ def auto_ridge_of_features(F, y, weights=None, *, replicates=None):
             gram = F.astype(xp.float64).row_gram(n, n)
             found = _ridge_by_leaving_out(gram, y, weights, replicates, factor=10.0 * n)
         return found, None
-    s = min(n // _PART_FITTED, _MOST_FITTED, max(_MOST_NUMBERS // d, _TOO_FEW_ROWS))
+    s = min(n // _PART_FITTED, _MOST_FITTED, max(_MOST_NUMBERS // d, TOO_FEW_ROWS))
     s, judges = _rows_that_fit(F, s, d)
     end = min(s + judges, n)
     if not F.in_core:  # read once
@@ -153,7 +153,7 @@ def auto_ridge_of_features(F, y, weights=None, *, replicates=None):
 def _are_few(n, replicates):
     """Whether n rows are too few to determine c."""
     n_observations = n if replicates is None else replicates.n_observations.sum()
-    return n_observations < _TOO_FEW_ROWS or n < 2
+    return n_observations < TOO_FEW_ROWS or n < 2
 
 
 def _ridge_by_leaving_out(K, y, weights, replicates=None, least=0, factor=1.0):

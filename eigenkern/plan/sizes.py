@@ -129,7 +129,7 @@ class ClosedForm:
 
     @classmethod
     def make(cls, kind, n_centers, n_rows, *, validated=False, n_stored=0):
-        """Return the plan of a fit.
+        """Return the form of a fit.
 
         Parameters
         ----------

@@ -186,7 +186,8 @@ class Merged(NamedTuple):
 class Spared:
     """Training rows that the first epochs leave out, to calibrate the model on.
 
-    CONTRIBUTING.rst follows them through a fit ("Rows that are spared").
+    They are rows of the training problem all the time, with coefficients of their own,
+    which the last epochs change; its `validation_values` are theirs.
 
     Parameters
     ----------

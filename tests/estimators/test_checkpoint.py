@@ -34,7 +34,6 @@ from eigenkern import (
 )
 from eigenkern.arrays import memory
 from eigenkern.arrays.array import to_numpy
-from eigenkern.estimators import eigenpro_fit as learner
 from eigenkern.fitting import checkpoint
 from eigenkern.fitting import rules as callbacks
 from eigenkern.fitting import rules as training
@@ -326,7 +325,7 @@ def test_sizes_stay_where_the_machine_would_choose_others(
     )
     monkeypatch.setattr(sizes, "MIN_ROWS", 1)
     monkeypatch.setattr(sizes, "filling_work", lambda *_: 1e3)
-    monkeypatch.setattr(learner, "MIN_ROWS", 1)
+    monkeypatch.setattr("eigenkern.plan.of_epochs.MIN_ROWS", 1)
     expected = clone(model).fit(X, y, checkpoint=every_epoch(tmp_path / "all"))
     monkeypatch.setattr(sizes, "filling_work", lambda *_: 1.8e3)
     assert clone(model).fit(X, y).batch_size_ > expected.batch_size_
@@ -839,7 +838,7 @@ def test_an_interrupt_keeps_the_iteration_of_falkon(classifies, data, monkeypatc
 def test_an_interrupt_of_an_inner_estimator_changes_nothing(data, monkeypatch):
     X, y, _ = data
     model = RFMRegressor(EigenProRegressor(**MACHINE, max_iter=3), random_state=0)
-    before, update, calls = dict(vars(model)), training.Plateau.update, []
+    before, update, calls = dict(vars(model)), training.EpochRule.update, []
 
     def interrupted(*args):
         calls.append(1)
@@ -847,7 +846,7 @@ def test_an_interrupt_of_an_inner_estimator_changes_nothing(data, monkeypatch):
             raise KeyboardInterrupt
         return update(*args)
 
-    monkeypatch.setattr(training.Plateau, "update", interrupted)
+    monkeypatch.setattr(training.EpochRule, "update", interrupted)
     with pytest.warns(ConvergenceWarning, match=r"EigenProRegressor was interrupted"):
         with pytest.raises(KeyboardInterrupt):
             model.fit(X, y)

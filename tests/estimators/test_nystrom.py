@@ -979,7 +979,7 @@ def test_automatic_selection(regression, monkeypatch):
     assert_array_equal(model.validation_path_, expected.validation_path_)
     assert model.fit(X, y, X_val=X_test, y_val=y_test).selection_ == "holdout"
     assert clone(model).set_params(alpha=1e-3).fit(X, y).selection_ is None
-    limit = "eigenkern.estimators.on_centers._ENOUGH_TO_HOLD_OUT"
+    limit = "eigenkern.plan.parameters._ENOUGH_TO_HOLD_OUT"
     monkeypatch.setattr(limit, 160)
     assert model.fit(X, y).selection_ == "holdout"
     assert model.fit(X[1:], y[1:]).selection_ == "loo"

@@ -309,3 +309,13 @@ def test_sparse_rows_are_kept():
     dense, _ = learned(REGRESSORS["linear"], X[rows], y[rows], 2)
     sparse, _ = learned(REGRESSORS["linear"], S[rows], y[rows], 2)
     assert abs(sparse.score(S, y) - dense.score(X, y)) < 0.05
+
+
+def test_a_pickle_learns_on_and_is_pickled_again(rng):
+    X, y = rng.standard_normal((600, 3)), rng.standard_normal(600)
+    model = EigenProRegressor(n_centers=20, batch_size=50, random_state=0)
+    model.partial_fit(X[:300], y[:300])
+    again = pickle.loads(pickle.dumps(model)).partial_fit(X[300:450], y[300:450])
+    again = pickle.loads(pickle.dumps(again)).partial_fit(X[450:], y[450:])
+    model.partial_fit(X[300:450], y[300:450]).partial_fit(X[450:], y[450:])
+    np.testing.assert_allclose(again.predict(X), model.predict(X), rtol=1e-12)

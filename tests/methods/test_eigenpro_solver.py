@@ -19,11 +19,19 @@ from eigenkern.methods.step_search import StepSearch, StepTrials
 from eigenkern.operators.centered import CenteredFeatures
 from eigenkern.operators.matrix import GivenMatrix
 from eigenkern.operators.tiled import TiledKernel
-from eigenkern.plan.step import tune
+from eigenkern.plan import step
+from eigenkern.plan.sizes import chosen_sizes
 from eigenkern.preconditioners.global_spectral import GlobalSpectral
 from eigenkern.preconditioners.spectral import LinearSpectral, Spectral
 
 N, M = 110, 25  # the last batch is smaller
+
+
+def tune(operator, largest, *, subsample_size="auto", batch_size="auto", **options):
+    """Tune as a fit with these parameters does."""
+    q = options.get("n_components", "auto")
+    s, q, m = chosen_sizes(operator, largest, subsample_size, q, batch_size)
+    return step.tune(operator, (s, q, m, largest), **options)
 
 
 @pytest.fixture

@@ -18,12 +18,9 @@ from eigenkern.methods.projected import (
     projected,
     projected_exactly,
 )
+from eigenkern.operators.cached import cached
 from eigenkern.operators.tiled import TiledKernel
-from eigenkern.plan.sizes import (
-    factor_if_cheaper,
-    make_projection,
-    projection_interval,
-)
+from eigenkern.plan.sizes import factor_pays, projection_interval
 from eigenkern.preconditioners.global_spectral import GlobalSpectral
 from eigenkern.preconditioners.spectral import CenterSpectral
 from eigenkern.problems.closed_form import Sample
@@ -335,8 +332,10 @@ def test_inexact_projections_lead_where_exact_ones_do(
 
 def projection(centers, P, n_rows, cache_size):
     """Return the projection for three features and two outputs."""
-    factor = factor_if_cheaper(centers, 3, 2, n_rows, cache_size)
-    return make_projection(centers, factor, P, 3, n_rows, cache_size)
+    if factor_pays(centers, 3, 2, n_rows, cache_size):
+        return ExactProjection(CenterFactor(centers), P)
+    (centers,), _ = cached([centers], cache_size, int(n_rows) // len(P.vectors), 3)
+    return InexactProjection(centers, P)
 
 
 def test_projection_is_exact_where_it_fits_and_pays(case):

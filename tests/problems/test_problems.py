@@ -16,6 +16,7 @@ from scipy.spatial.distance import cdist
 from eigenkern.kernels import Laplacian
 from eigenkern.losses import Huber, SquaredError
 from eigenkern.methods.stochastic import Expansion
+from eigenkern.operators.cached import cached_bytes
 from eigenkern.problems.centers_in_batches import GeneralProblem
 from eigenkern.problems.data import Data
 from eigenkern.problems.features_in_batches import LinearProblem
@@ -85,9 +86,16 @@ def kernel(X, Y, weights, train, held_out):
 
 def kernel_cached(X, Y, weights, train, held_out):
     case = kernel(X, Y, weights, train, held_out)
-    case.problem = case.problem.cached(1000, 20)
+    case.problem = kept(case.problem)
     assert case.problem.cache_megabytes > 0
     return case
+
+
+def kept(problem):
+    """Return a kernel problem with its matrices kept."""
+    matrices = [problem.operator, problem.validation]
+    matrices = [matrix for matrix in matrices if matrix is not None]
+    return problem.cached(1000, cached_bytes(matrices, 1000, 20, 3))
 
 
 def precomputed(X, Y, weights, train, held_out):
@@ -124,7 +132,7 @@ def general(X, Y, weights, train, held_out):
 
 def general_cached(X, Y, weights, train, held_out):
     case = general(X, Y, weights, train, held_out)
-    case.problem = case.problem.cached(1000, 20)
+    case.problem = case.problem.kept(1000)
     assert case.problem.cache_megabytes > 0
     return case
 
@@ -299,6 +307,6 @@ def test_diagonal_of_the_operator(make, rng):
     expected = np.ones(24)
     assert_allclose(problem.diagonal(slice(7, 31)), expected, rtol=1e-12)
     w = weights[train] / weights[train].mean()
-    problem = problem.penalized(3.0).cached(1000, 20)
+    problem = kept(problem.penalized(3.0))
     expected += 3.0 / w[7:31]
     assert_allclose(problem.diagonal(slice(7, 31)), expected, rtol=1e-12)
