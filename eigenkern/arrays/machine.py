@@ -29,6 +29,9 @@ class Machine:
         for the first time if that is not measured (`memory.touch_rate`).
     tile_bytes : float
         Bytes that the tiles of one thread may take.
+    filling_work : float
+        Multiply-adds in float32 that take 20 times as long as the fixed cost of a step,
+        a product with tiles of 64 x 64; half as many in float64.
     narrow_product_work : float
         A multiply-add in a product with few columns takes as long as this many in a
         large product, because each number of the matrix is read for few columns only.
@@ -41,6 +44,7 @@ class Machine:
     read_one: float
     touch: float
     tile_bytes: float
+    filling_work: float
     narrow_product_work: float
 
     def product_seconds(self, n_multiply_adds, itemsize, n_threads):
@@ -79,7 +83,8 @@ def machine_of(operator):
 
 # Measured on two cores of an AMD EPYC (2.6 GHz, AVX-512) and of an Intel Xeon, NumPy
 # 2.4 with OpenBLAS: 70 to 200 Gflop/s per thread; exp 0.45 ns, square root and division
-# the same again; 8 to 12 GB/s; first use of memory 0.3 to 15 GB/s.
+# the same again; 8 to 12 GB/s; first use of memory 0.3 to 15 GB/s; a step's fixed cost
+# (benchmarks/filling_work.py).
 CPU = Machine(
     product=80e9,
     function=1.25e-9,
@@ -88,6 +93,7 @@ CPU = Machine(
     read_one=5.3e9,
     touch=1.5e9,
     tile_bytes=32e6,
+    filling_work=6e7,
     narrow_product_work=20,
 )
 # From data sheets of an A100, not measured. A tile takes one library call each for the
@@ -101,6 +107,7 @@ GPU = Machine(
     read_one=4e12,
     touch=4e12,
     tile_bytes=512e6,
+    filling_work=1e10,
     narrow_product_work=20,
 )
 

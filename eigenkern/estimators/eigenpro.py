@@ -495,9 +495,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         subsample: by the Nystrom method, or as singular vectors of s rows of the kernel
         matrix, which is a little more accurate and stores s n numbers.
     batch_size : int or "auto", default="auto"
-        Rows per step, m; fewer need less memory. "auto": as many as keep this machine
-        busy (measured briefly, once per process) and fit its memory, at most an eighth
-        of the rows.
+        Rows per step, m; fewer need less memory. "auto": as many as keep a machine
+        of this kind busy and fit its memory, at most an eighth of the rows.
     step_size : float, "auto" or "bound", default="auto"
         Step eta of the update ``a_b -= eta / m * (f(X_b) - y_b)``; pass a number to
         repeat an experiment. "auto": 0.8 of the largest step that is stable in a trial
@@ -761,9 +760,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         subsample: by the Nystrom method, or as singular vectors of s rows of the kernel
         matrix, which is a little more accurate and stores s n numbers.
     batch_size : int or "auto", default="auto"
-        Rows per step, m; fewer need less memory. "auto": as many as keep this machine
-        busy (measured briefly, once per process) and fit its memory, at most an eighth
-        of the rows.
+        Rows per step, m; fewer need less memory. "auto": as many as keep a machine
+        of this kind busy and fit its memory, at most an eighth of the rows.
     step_size : float, "auto" or "bound", default="auto"
         Step eta of the update ``a_b -= eta / m * (f(X_b) - y_b)``; pass a number to
         repeat an experiment. "auto": 0.8 of the largest step that is stable in a trial

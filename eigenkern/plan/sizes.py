@@ -1,19 +1,15 @@
 """The sizes that "auto" means: centers, subsample, batch, eigenvectors, projections."""
 
 import math
-import time
 from bisect import bisect_right
 from dataclasses import dataclass
 
 from ..arrays import memory
 from ..arrays.array import is_numpy, namespace
 from ..arrays.devices import on_gpu
-from ..arrays.linalg import large_product
 from ..arrays.machine import CPU, GPU, machine_of
 from ..arrays.threads import n_blas_threads
-from ..kernels import Gaussian
 from ..operators.blocks import BLOCK_BYTES, cache_budget, cache_pays
-from ..operators.tiled import TiledKernel
 from ..rows.lazy_rows import is_lazy
 
 # Rows per center needed to determine all eigenfunctions in the span of the centers.
@@ -246,7 +242,7 @@ def max_batch_size(
     Several machines multiply both limits, and a message adds to the fixed cost.
     """
     n, width = operator.shape[1], n_features + n_columns
-    work = filling_work(operator.xp, operator.device, operator.dtype)
+    work = filling_work(operator)
     filling = max(work / (width * n), MIN_ROWS * operator.n_workers)
     entry = machine_of(operator).kernel_seconds(width, operator.itemsize, 1)
     filling = n_machines * max(filling, message_seconds / _FIXED_COST / (n * entry))
@@ -255,43 +251,9 @@ def max_batch_size(
     return int(max(1, min(filling, holding, n if n_rows is None else n_rows)))
 
 
-def filling_work(xp, device, dtype):
-    """Return C_G, the multiply-adds that make the fixed cost of a step negligible.
-
-    It is the machine's rate of matrix products times the seconds of a tiny product,
-    divided by the fraction of a step that these may take. It is measured once per
-    process, in about 50 ms, and rounded to a power of 4 times 5e8, so that noise in the
-    measurement seldom changes what is chosen.
-    """
-    key = xp.__name__, str(device), str(dtype)
-    if key not in _measured_work:
-        work = _measure_filling_work(xp, device, dtype)
-        _measured_work[key] = 5e8 * 4.0 ** round(math.log(work / 5e8, 4))
-    return _measured_work[key]
-
-
-_measured_work = {}
-
-
-def _measure_filling_work(xp, device, dtype):
-    def best_seconds(function, n_times):
-        seconds = []
-        for _ in range(n_times):
-            start = time.perf_counter()
-            float(function()[0, 0])  # waits for a GPU
-            seconds.append(time.perf_counter() - start)
-        return min(seconds)
-
-    size = 8192 if on_gpu(xp, device) else 1024  # large enough for the full rate
-    A = xp.ones((size, size), dtype=dtype, device=device)
-    rate = size**3 / best_seconds(lambda: large_product(A, A), 5)
-    # A Gaussian stands for all kernels, which share the result.
-    tiny = TiledKernel(Gaussian(), A[:64, :2])
-    with tiny.exclusive_threads():
-        # With both cores busy the best of 5 took 54 to 116 microseconds, in five of six
-        # processes 1.5 times the best of 100: 36, and 60 in one.
-        fixed = best_seconds(lambda: tiny @ A[:64, :1], 100)
-    return rate * fixed / _FIXED_COST
+def filling_work(operator):
+    """Return C_G, the multiply-adds that make the fixed cost of a step negligible."""
+    return machine_of(operator).filling_work * 4 / operator.itemsize
 
 
 def direct_pays(operator, cache_size):
@@ -333,8 +295,6 @@ def direct_pays_on_centers(
     epochs = machine.product_seconds(EIGENVECTOR_CUBES * c**3 + N * c**2, 8, n_threads)
     epochs += N * (N + 2 * c) * entry + MEASURING_PASSES * N * N * 4 / machine.read
     epochs += n_epochs * n_rows * p * read
-    if direct <= epochs:  # no need to measure `filling_work`, for the batch
-        return True
     largest = max_batch_size(centers, n_features, n_columns, n_rows)
     m = auto_batch_size(largest, n_rows, MIN_ROWS)
     width = n_features, n_columns
@@ -389,7 +349,7 @@ def sizes_of_features(
         Whether the rows are a piece of the data; given sizes may then be above n.
     """
     n, d = features.shape
-    work = filling_work(features.xp, features.device, features.dtype)
+    work = filling_work(features)
     narrow = machine_of(features).narrow_product_work
     largest = max(int(work / (narrow * features.width * n_columns)), MIN_ROWS)
     m, s = batch_size, subsample_size

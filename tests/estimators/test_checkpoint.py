@@ -904,7 +904,6 @@ from eigenkern import Checkpoint, EigenProRegressor
 from eigenkern.plan import sizes
 
 warnings.simplefilter("ignore")
-sizes.filling_work = lambda *_: 5e8  # measured once a process, in some time
 os.fsync = lambda _: None
 folder, rng = sys.argv[1], np.random.RandomState(0)
 X = rng.standard_normal((120, 4))

@@ -187,28 +187,6 @@ def test_automatic_centers_fit_the_memory(kind, two_cores, monkeypatch):
     assert n_centers(kind, 10**6, centers="rpcholesky") * 10**6 * 16 < 1e9
 
 
-def test_filling_work_is_measured_once(monkeypatch):
-    class Device:  # CuPy's devices cannot be hashed
-        __hash__ = None
-
-        def __str__(self):
-            return "a GPU of a test"
-
-    measured = iter([3e8, 9e9])
-    monkeypatch.setattr(sizes, "_measured_work", {})
-    monkeypatch.setattr(
-        sizes, "_measure_filling_work", lambda xp, device, dtype: next(measured)
-    )
-    for _ in range(2):
-        assert sizes.filling_work(np, Device(), np.float32) == 5e8
-    assert sizes.filling_work(np, Device(), np.float64) == 4**2 * 5e8
-
-
-def test_filling_work_of_this_machine(operator):
-    work = sizes.filling_work(operator.xp, operator.device, operator.dtype)
-    assert 1e6 < work < 1e14
-
-
 def test_large_batches_take_larger_steps_than_those_simulated(monkeypatch, rng):
     monkeypatch.setattr(sizes, "N_MEASURED", 200)
     operator = TiledKernel(Laplacian(2.0), rng.standard_normal((600, 4)))
@@ -227,7 +205,7 @@ def test_large_batches_take_larger_steps_than_those_simulated(monkeypatch, rng):
 )
 def test_max_batch_size_fits_memory(n, d, n_columns, free, monkeypatch, operator):
     monkeypatch.setattr(memory, "available", lambda xp, device: free)
-    monkeypatch.setattr(sizes, "filling_work", lambda xp, device, dtype: 1e9)
+    monkeypatch.setattr(sizes, "filling_work", lambda operator: 1e9)
     operator.shape, operator.n_workers = (n, n), 4
     m = max_batch_size(operator, d, n_columns)
     assert 1 <= m <= n
