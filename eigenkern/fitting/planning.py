@@ -75,6 +75,7 @@ def _others(model, X, n_outputs):
                 yield f"{name}={value}", plan_of(other, X, n_outputs)
 
 
+@memory.read_once()
 def warn_of_long_fit(model, X, n_outputs):
     """Warn of a fit of more than ten minutes, and say what takes less."""
     if X.shape[0] <= _FEW_ROWS:
@@ -100,6 +101,7 @@ def warn_of_long_fit(model, X, n_outputs):
     )
 
 
+@memory.read_once()
 def what_fits(model, X, free):
     """Return what takes at most `free` bytes, as text; empty if nothing is known."""
     with suppress(ValueError, TypeError, MemoryError):

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ..arrays import memory
 from ..arrays.machine import CPU
 from ..methods.krylov import krylov_pays
 from ..methods.left_out import n_left_out
@@ -83,6 +84,7 @@ def expected_products(model, n_alphas=None):
     return _PRODUCTS_OF_ALPHA * n_alphas
 
 
+@memory.read_once()
 def plan_of_closed_form(shape, given, *, most=None, n_stored=0):
     """Return the plan of a model of least squares or of the log loss.
 

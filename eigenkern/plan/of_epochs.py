@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ..arrays import memory
 from ..arrays.machine import CPU
 from ..methods.krylov import krylov_pays
 from ..methods.step_search import StepSearch
@@ -67,6 +68,7 @@ _HALF_PRODUCT, _SETUP_PASSES = 0.8, 8
 _STREAM_ROWS_PER_CENTER = 100
 
 
+@memory.read_once()
 def plan_on_rows(shape, *, direct=True):
     """Return the plan of a kernel machine; `direct` says whether it may be solved so.
 
@@ -125,6 +127,7 @@ def plan_on_rows(shape, *, direct=True):
     )
 
 
+@memory.read_once()
 def plan_on_centers(
     shape, p, *, direct=True, needed=False, n_rows=None, n_epochs=None, batch_size=None
 ):
@@ -253,6 +256,7 @@ def _exactly_on_centers(fit, shape, p):
     )
 
 
+@memory.read_once()
 def plan_on_features(shape, features, alpha, direct):
     """Return the plan of a linear model, solved directly if `direct` says so.
 
@@ -302,6 +306,7 @@ def _directly_on_features(fit, shape, X):
     return fit.plan("direct")
 
 
+@memory.read_once()
 def plan_of_random_features(shape, F, m, n_passes, n_first, keeps_values, n_rows):
     """Return the plan of doubly stochastic gradients.
 
