@@ -182,7 +182,7 @@ class _FalkonLike(Model):
         The preconditioner would then be the inverse, at the cost of two Cholesky
         factors; one factor of the kernel matrix already solves the problem.
         """
-        problem.check_memory(problem.plan(self.alpha == 0))
+        problem.check_memory(problem.form(self.alpha == 0))
 
         alpha = chosen_alpha(self, problem)
 

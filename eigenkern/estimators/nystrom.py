@@ -186,7 +186,7 @@ class _Nystrom(Model):
             n_passes=n_passes,
             shuffles=self._has_variance and not data.precomputed,
         )
-        problem.check_memory(problem.plan(selects or self.alpha == 0, n_stored))
+        problem.check_memory(problem.form(selects or self.alpha == 0, n_stored))
         path = RidgePath(alphas if selects else [chosen_alpha(self, problem)])
         found = {"alphas_": None, "validation_path_": None, "coef_path_": None}
         found["selection_"] = selection

@@ -163,7 +163,7 @@ class _Nytro(Model):
         selection, found = selection_for(self, data), {}
         found["selection_"] = selection
         problem = make_problem(self, data, selection=selection, n_stored=self._n_stored)
-        plan, n_iter = problem.plan(True, self._n_stored), n_iterations(self)
+        plan, n_iter = problem.form(True, self._n_stored), n_iterations(self)
         shape = shape_of(self, data)
         factors = uses_factors(shape, selection, plan, problem.n_centers)
         if data.indefinite or factors:
@@ -174,7 +174,7 @@ class _Nytro(Model):
         problem.iterates(0.1 * problem.kernel_size / n_iter)
         if problem.n_centers is not None:
             stored = n_iter + 1 if self.store_coef_path else 0
-            problem.check_memory(problem.plan(False, stored))
+            problem.check_memory(problem.form(False, stored))
         solver = EarlyStopping(
             problem,
             partial(self._iterated_step, problem),

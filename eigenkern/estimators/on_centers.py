@@ -352,7 +352,7 @@ def prepare_nystrom(estimator, data, path):
     )
     alphas = path if selects else np.array([_chosen_alpha(estimator, problem, data)])
     problem.iterates(float(alphas.min()), to_its_end=not selects)
-    problem.check_memory(problem.plan("logistic"))
+    problem.check_memory(problem.form("logistic"))
     solver = _nystrom(estimator, problem, alphas, selects)
     found = {"alphas_": None, "validation_path_": None, "coef_path_": None}
     found["selection_"] = "holdout" if selects else None
@@ -484,7 +484,7 @@ def prepare_falkon(estimator, data):
     problem = make_problem(estimator, data, n_passes=expected_products(estimator))
     alpha = _chosen_alpha(estimator, problem, data)
     problem.iterates(alpha)
-    problem.check_memory(problem.plan("falkon logistic"))
+    problem.check_memory(problem.form("falkon logistic"))
     start = estimator._start(problem, ("dual_coef_", "intercept_"))
     chosen = {"alpha_": alpha, "cache_size_": problem.cache_megabytes}
     chosen["n_centers_"] = problem.n_coefs

@@ -90,7 +90,7 @@ class DirectSolution(NamedTuple):
 
 
 class FeatureSolution(NamedTuple):
-    """a, (d, l), the weighted mean of (y - F a)^2; y - F a, 1 - h of the first rows."""
+    """a, (d, l), and its loss; y - F a and 1 - h of the first rows, see `left_out`."""
 
     coef: Any
     loss: float

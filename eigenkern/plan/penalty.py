@@ -267,7 +267,7 @@ def _ridge_by_parts(columns, sizes, y, weights, in_double=None, first=0, drift=0
     more = min(n // 2, _MOST_TO_SEE)
     if part > _SEES_LITTLE and s < more:
         better, _, size = found(more, min(n - more, judges), 0.0)
-        place = better or place
+        place = place if better is None else better
     return size * _penalty(place)
 
 
@@ -318,7 +318,8 @@ def _ridge_of_features(F, s, end, y, weights):
     if place is None:
         return 0.0, None
     if place <= _LEAST_IN_SINGLE:
-        return size * _penalty(searched(xp.float64, 0)[0]), None
+        in_double, _ = searched(xp.float64, 0)
+        return size * _penalty(place if in_double is None else in_double), None
     ridge = size * _penalty(place)
     low, high = SINGLE_RANGE
     if not low < ridge < high:

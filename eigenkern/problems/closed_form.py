@@ -71,8 +71,8 @@ def auto_alpha(problem, data, rows, dtype, n_centers=None):
 
     It is that of ``mean_i (y_i - f(x_i))^2 + lambda |f|^2`` on the training `rows`, see
     `plan.penalty`; 0 if there are too few rows to tell. `n_centers` of None: all rows
-    are centers. Kernel values have the data type, unless the penalty is below their
-    rounding.
+    are centers. Kernel values have the data type `dtype`, unless the penalty is below
+    their rounding.
     """
     xp, merged = problem.xp, data.merged(rows)
     n = len(merged.rows)
@@ -377,10 +377,10 @@ class LeastSquares(Problem):
 
     # Memory
 
-    def plan(self, path, n_stored=0):
-        """Return the memory of a fit in closed form: `path`: with eigenvectors.
+    def form(self, path, n_stored=0):
+        """Return the `ClosedForm` of a fit, with eigenvectors for a `path`.
 
-        `n_stored` candidates have their coefficients stored.
+        Of `n_stored` candidates the coefficients are stored.
         """
         n, n_outputs = self.all.targets.shape
         kind, p = "path" if path else "ridge", self.n_centers
@@ -390,19 +390,23 @@ class LeastSquares(Problem):
         validated, stored = self.validation is not None, 3 * p * n_stored * n_outputs
         return ClosedForm.make(kind, p, n, validated=validated, n_stored=stored)
 
-    def check_memory(self, plan):
+    def check_memory(self, form):
         """Raise a ValueError unless the free memory holds a `ClosedForm`."""
-        free = memory.available(self.xp, self.device)
-        if plan.bytes > free:
-            matrices, remedy = "", "at least that much must be free"
-            if 4 * plan.bytes_of_squares > plan.bytes:
-                size, megabytes = plan.size, plan.bytes_of_squares / 1e6
-                matrices = f"{megabytes:.0f} of it for matrices of {size} x {size}, "
-                remedy = "pass a smaller n_centers"
-            raise ValueError(
-                f"n_centers={plan.n_centers} needs {plan.bytes / 1e6:.0f} MB, "
-                f"{matrices}but {free / 1e6:.0f} MB of memory are free; {remedy}"
-            )
+        free, squares = memory.available(self.xp, self.device), form.bytes_of_squares
+        if form.bytes <= free:
+            return
+        matrices, remedy = "", "at least that much must be free"
+        if 4 * squares > form.bytes:
+            matrices = f"{squares / 1e6:.0f} of it for matrices of "
+            matrices += f"{form.size} x {form.size}, "
+            remedy, room = "pass a smaller n_centers", free - (form.bytes - squares)
+            if room > 0:
+                most = int(form.size * (room / squares) ** 0.5)
+                remedy += f", at most {most}"
+        raise ValueError(
+            f"n_centers={form.n_centers} needs {form.bytes / 1e6:.0f} MB, "
+            f"{matrices}but {free / 1e6:.0f} MB of memory are free; {remedy}"
+        )
 
     # Selection
 

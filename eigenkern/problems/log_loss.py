@@ -47,7 +47,7 @@ class LogisticProblem(CenterProblem):
         c = self.xp.asarray(c[None, :], dtype=self.xp.float64, device=self.device)
         return self.xp.concat([self.initial_coef(), c])
 
-    def plan(self, kind):
+    def form(self, kind):
         """Return the memory of a fit, "logistic" or "falkon logistic"."""
         n, n_outputs = self.all.targets.shape
         # Targets, values, curvature and two gradients for every row.

@@ -1074,10 +1074,14 @@ def test_memory_that_does_not_suffice(regression, rng, monkeypatch):
     with pytest.raises(ValueError, match=blocks_alone):
         NystromRegressor(n_centers=None).fit(X, y)
     squares = r"matrices of 3000 x 3000, but .* pass a smaller n_centers"
+    X, y, free = rng.standard_normal((3000, 3)), np.arange(3000.0), 3e8
     with pytest.raises(ValueError, match=squares):
-        NystromRegressor(n_centers=3000).fit(
-            rng.standard_normal((3000, 3)), np.arange(3000.0)
-        )
+        NystromRegressor(n_centers=3000).fit(X, y)
+    monkeypatch.setattr(memory, "available", lambda xp, device: free)
+    with pytest.raises(ValueError, match=squares + r", at most \d+$") as found:
+        NystromRegressor(n_centers=3000).fit(X, y)
+    most = int(str(found.value).split()[-1])
+    assert 0.8 * free < ClosedForm.make("ridge", most, 3000).bytes <= free
 
 
 @pytest.mark.parametrize(
