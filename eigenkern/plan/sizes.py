@@ -2,7 +2,9 @@
 
 import math
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from ..arrays import memory
 from ..arrays.array import is_numpy, namespace
@@ -82,6 +84,8 @@ class ClosedForm:
         8 k p^2.
     n_centers : int or None
         p; None for the full kernel.
+    make_smaller : callable
+        ``make_smaller(n_centers=)`` returns the form with fewer centers.
     """
 
     bytes: int
@@ -89,6 +93,7 @@ class ClosedForm:
     size: int
     bytes_of_squares: int
     n_centers: int | None
+    make_smaller: Callable
 
     #: k. The matrices are K_mm or its factor, R, sums over the training rows (and over
     #: the validation rows and both), whitened sums, eigenvectors and their workspace.
@@ -145,7 +150,17 @@ class ClosedForm:
         work += cls.SUMS.get(kind, 0) * n_rows * n_centers**2 / 2
         full = kind.startswith("full")
         shown = None if full else n_centers
-        return cls(int(needed), work, n_centers, squares, shown)
+        options = {"validated": validated, "n_stored": n_stored}
+        smaller = partial(cls.make, kind, n_rows=n_rows, **options)
+        return cls(int(needed), work, n_centers, squares, shown, smaller)
+
+    def most(self, free):
+        """Return the most centers with which the fit takes at most `free` bytes."""
+        return bisect_right(
+            range(1, self.size),
+            free,
+            key=lambda p: self.make_smaller(n_centers=p).bytes,
+        )
 
 
 def default_n_centers(

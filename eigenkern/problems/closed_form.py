@@ -399,10 +399,8 @@ class LeastSquares(Problem):
         if 4 * squares > form.bytes:
             matrices = f"{squares / 1e6:.0f} of it for matrices of "
             matrices += f"{form.size} x {form.size}, "
-            remedy, room = "pass a smaller n_centers", free - (form.bytes - squares)
-            if room > 0:
-                most = int(form.size * (room / squares) ** 0.5)
-                remedy += f", at most {most}"
+            remedy, most = "pass a smaller n_centers", form.most(free)
+            remedy += f", at most {most}" if most else ""
         raise ValueError(
             f"n_centers={form.n_centers} needs {form.bytes / 1e6:.0f} MB, "
             f"{matrices}but {free / 1e6:.0f} MB of memory are free; {remedy}"
