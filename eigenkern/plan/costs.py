@@ -315,31 +315,31 @@ class Plan:
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     @property
-    def estimator(self):
+    def estimator(self) -> str:
         return type(self.shape.estimator).__name__
 
     @property
-    def n_samples(self):
+    def n_samples(self) -> int:
         return self.shape.n
 
     @property
-    def n_features(self):
+    def n_features(self) -> int:
         return self.shape.d
 
     @property
-    def n_outputs(self):
+    def n_outputs(self) -> int:
         return self.shape.n_outputs
 
     @property
-    def dtype(self):
+    def dtype(self) -> str:
         return f"float{8 * self.shape.itemsize}"
 
     @cached_property
-    def seconds(self):
+    def seconds(self) -> float:
         return self.costs.seconds(_product_seconds(), _entry_seconds(self.shape))
 
     @property
-    def usual_seconds(self):
+    def usual_seconds(self) -> float:
         """Time on a usual CPU: nothing is measured."""
         shape, n_threads = self.shape, self.costs.n_threads
         product = CPU.product_seconds(1, 8, n_threads)
