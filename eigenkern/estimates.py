@@ -31,7 +31,7 @@ def estimate(
     ----------
     estimator : estimator
         Of this package, on the CPU; not a transformer. `RFMRegressor` and
-        `RFMClassifier` fit another estimator in each round: four rounds of each kind of
+        `RFMClassifier` fit another estimator in each round: five rounds of each kind of
         metric are assumed, and the method and sizes are those of the last fit.
     n_samples : int
         Training rows.

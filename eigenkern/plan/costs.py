@@ -28,6 +28,8 @@ from .sizes import rounding
 # a row of 8 features takes 0.5 us and a row of 784 takes 5.4 us. A row in double
 # precision is hashed in single precision as well.
 _HASH_SECONDS, _HASH_BYTE_RATE = 0.5e-6, 0.65e9
+# Seconds of a fit to 200 rows, nearly all in Python.
+_FIT_SECONDS = 0.01
 # Bytes that a fit adds to a process in addition to its arrays: code pages of NumPy,
 # SciPy and BLAS, and the panels that each BLAS thread packs. They are medians of six
 # fits on cpusmall, a9a and covtype (/proc/self/smaps): 2 to 4 MB, and 1 to 8 MB per
@@ -152,7 +154,7 @@ class Costs:
         self.flops, self._held, self._peak = 0.0, {}, 0.0
         # Multiply-adds in float64, entries of the kernel, bytes read with the
         # multiply-adds that hide them, bytes touched, and other seconds.
-        self._products = self._entries = self._seconds = 0.0
+        self._products, self._entries, self._seconds = 0.0, 0.0, _FIT_SECONDS
         self._reads, self._touched = [], []
         #: By how much products and entries take longer than large ones.
         self.slowness = 1.0

@@ -447,7 +447,7 @@ def add_pivoted_factor(fit, p):
 
 
 # Rounds that a kind of metric usually takes, of those that are allowed.
-_USUAL_ROUNDS = 4
+_USUAL_ROUNDS = 5
 
 
 def plan_of_rounds(
