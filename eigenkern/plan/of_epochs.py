@@ -480,6 +480,10 @@ def plan_of_rounds(
         fit.products(n_times * n_graded * n * k * (d + 1), shape.itemsize)
     fit.holds("data copy", shape.n * d * shape.itemsize)
     fit.includes(final.costs)
+    if final.method == "direct":  # such penalties need a factor in double precision
+        fit.uses(
+            8 * shape.n**2 * (1 + 3 / 64) + fit.tiles(shape.matrix(shape.n, shape.n))
+        )
     return fit.plan(
         final.method,
         n_centers=final.n_centers,
