@@ -107,7 +107,8 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
         keeper = open_keeper(checkpoint, resume, self, data)
         data = self._examined(data if keeper is None else keeper.data)
         with replaced_parameters(self, self._replaced(data)):
-            warn_of_long_fit(self, data.X, data.targets.shape[1])
+            if self._tells_outcome:  # not within another fit, which has told it
+                warn_of_long_fit(self, data.X, data.targets.shape[1])
             rule = self._fit_to(data, callbacks, keeper)
         if self._tells_outcome:
             warn_of_outcome(self, data, rule)
