@@ -13,8 +13,7 @@ weight has r + y - mean and 1 - v h in place of r and 1 - h. 1 - h itself is ::
     1 - w |M^-1 phi|^2,  M M' = Phi' W Phi + c I                      of features
     1 - |U_i|^2 + U_i diag(kept) U_i'       of eigenvectors, of which S leaves `kept`
 
-Kernel ridge regression as the mean of a Gaussian process, and its variance.
-
+Kernel ridge regression is the mean of a Gaussian process, whose variance is as follows.
 Let f be a Gaussian process with covariance s^2 k, and let the noise of row i have the
 variance sigma^2 / w_i. With sigma^2 = s^2 lambda N the posterior mean of f is the model
 on the full kernel. A model on centers sees f only through its features: f = phi' b + g

@@ -22,6 +22,7 @@ from ..kernels import Kernel
 from ..operators.matrix import GivenMatrix
 from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
+from .parameters import is_precomputed
 from .sizes import rounding
 
 # Seconds to hash a row, and bytes/s of its content, on one thread. In single precision,
@@ -82,7 +83,7 @@ class Shape:
     @property
     def precomputed(self):
         """Whether X is a kernel matrix."""
-        return getattr(self.estimator, "kernel", None) == "precomputed"
+        return is_precomputed(self.estimator)
 
     @cached_property
     def devices(self):

@@ -11,7 +11,6 @@ from ..methods.paths import LAST, iterations
 from ..operators.blocks import blocks
 from ..operators.cached import cached_bytes
 from ..operators.matrix import GivenMatrix
-from ..plan.sizes import ClosedForm
 from .costs import Costs
 from .of_epochs import (
     ALL_EIGENVECTORS,
@@ -22,7 +21,7 @@ from .of_epochs import (
 )
 from .parameters import chosen_selection, has_log_loss, is_auto, what_is_solved
 from .penalty import n_sampled
-from .sizes import FALKON_ITERATIONS, default_n_centers, factorizes
+from .sizes import FALKON_ITERATIONS, ClosedForm, default_n_centers, factorizes
 
 # Iterations of NYTRO in the experiments of the paper.
 MAX_ITER = 500

@@ -7,7 +7,6 @@ from ..arrays.machine import CPU
 from ..methods.krylov import krylov_pays
 from ..methods.step_search import StepSearch
 from ..operators.cached import cached_bytes, fit_in_memory
-from ..plan.sizes import ClosedForm
 from ..rows.dask_rows import DaskRows
 from ..rows.lazy_rows import is_lazy
 from .costs import Costs
@@ -24,6 +23,7 @@ from .sizes import (
     MEASURING_PASSES,
     MIN_ROWS,
     N_MEASURED,
+    ClosedForm,
     auto_batch_size,
     check_at_most,
     chosen_sizes,
@@ -426,11 +426,13 @@ def add_normal_equations(fit, shape, kind, K, holds_out=False):
     p, n_block = K.shape[1], K.gram_rows()
     form = ClosedForm.make(kind, p, shape.n, validated=holds_out)
     square = 8 * p * p
-    fit.holds("tiles", fit.tiles(K, n_block))
+    tiles = fit.tiles(K, n_block)
+    fit.holds("tiles", tiles)
     fit.uses(8 * p * n_block + 2 * square)
     by_factors = kind == "path" and holds_out and krylov_pays(p, shape.n_outputs)
     fewer = 2 if by_factors else 1
-    fit.uses((ClosedForm.SQUARES[kind] - fewer + 2 * holds_out) * square)
+    n_squares = ClosedForm.SQUARES[kind] - fewer + 2 * holds_out
+    fit.uses(n_squares * square - tiles / 2)  # about half of the tiles serve again
     fit.holds("preconditioner", square)
     fit.slowness = _NORMAL_EQUATIONS
     fit.entries(ClosedForm.SUMS.get(kind, 1) * shape.n * p + p * p / 2)

@@ -5,6 +5,7 @@ import warnings
 from contextlib import nullcontext
 from dataclasses import replace
 from decimal import Decimal
+from types import SimpleNamespace
 
 import array_api_compat
 import numpy as np
@@ -23,7 +24,6 @@ from eigenkern import (
     NystromRegressor,
     NytroClassifier,
     NytroRegressor,
-    estimate,
 )
 from eigenkern.arrays import memory
 from eigenkern.arrays.array import to_numpy
@@ -38,6 +38,7 @@ from eigenkern.methods.paths import (
     Whitening,
     iterations,
 )
+from eigenkern.plan import sizes
 from eigenkern.plan.sizes import ClosedForm
 from eigenkern.problems.centers_at_once import CenterProblem
 from eigenkern.problems.closed_form import LeastSquares
@@ -1290,17 +1291,21 @@ def test_filters_against_their_definition():
             assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
 
 
-def test_the_cheaper_route_is_taken():
-    def pays(n_iter, n_centers, cache_size=10_000):
-        model = NytroRegressor(
-            n_centers=n_centers, max_iter=n_iter, cache_size=cache_size
-        )
-        return estimate(model, 20_000, 10).method == "path"
+def test_the_cheaper_route_is_taken(monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda xp, device: 1e12)
+    monkeypatch.setattr(sizes, "n_blas_threads", lambda: 2)
+    place = SimpleNamespace(xp=np, device="cpu")
+
+    def pays(n_iter, n_centers, cache_size=100_000):
+        form = ClosedForm.make("path", n_centers or 20_000, 20_000)
+        given = 20_000, n_centers, 10, 1
+        return sizes.factorizes(place, form, given, 8, n_iter, cache_size)
 
     assert pays(500, 500)
     assert not pays(5, 5000)
+    assert not pays(5, None)
     # Kernel values that are recomputed make iterations more expensive.
-    assert pays(30, 1500, cache_size=0) and not pays(12, 1500)
+    assert pays(30, 1500, cache_size=0) and not pays(15, 1500)
 
 
 @pytest.fixture
