@@ -251,10 +251,11 @@ def total_weights(sample_weight, of_class, labels, name="sample_weight"):
     if of_class is not None:
         weights = of_class[labels] * (1.0 if weights is None else weights)
         if not weights.any():
-            where = " of X_val" if name == "sample_weight_val" else ""
+            of_val = name == "sample_weight_val"
+            where, noun = (" of X_val", "row") if of_val else ("", "sample")
             raise ValueError(
                 f"{name} and class_weight must leave a row{where} with weight: their "
-                "product is zero for every row"
+                f"product is zero for every {noun}"
             )
     return weights
 

@@ -1,4 +1,4 @@
-"""What "auto" means: sizes of subsample, batch and preconditioner, and the step.
+"""What "auto" means: the number of eigenvectors, and the step, measured.
 
 The papers choose m as large as the resource can hold and use, and q as the largest for
 which the critical batch size m* = beta / lambda_1 of the preconditioned kernel is at
