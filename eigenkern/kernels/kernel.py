@@ -121,12 +121,12 @@ class Kernel:
         return {}
 
     def encode(self, X, **frame):
-        """Return the encoded rows E of shape (m, e): usually other numbers than X."""
-        return X
+        """Return the encoded rows E of shape (m, e)."""
+        raise NotImplementedError
 
     def left(self, E):
         """Return L such that ``L @ E_z.T`` is the argument of the kernel's function."""
-        return E
+        raise NotImplementedError
 
     def finish(self, xp, T):
         """Turn the matrix product `T` into kernel values, in place where possible."""
@@ -192,6 +192,12 @@ class CallableKernel(Kernel):
     function: Callable
 
     fused = False
+
+    def encode(self, X):
+        return X
+
+    def left(self, E):
+        return E
 
     def evaluate(self, xp, left, right, out=None):
         found, expected = self.function(left, right), (left.shape[0], right.shape[0])

@@ -115,6 +115,12 @@ class Linear(Kernel):
 
     factored = True
 
+    def encode(self, X):
+        return X
+
+    def left(self, E):
+        return E
+
     def finish(self, xp, T):
         return T
 
