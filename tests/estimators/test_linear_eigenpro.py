@@ -802,3 +802,14 @@ def test_bad_parameters(parameters, message, data):
     X, Y = data
     with pytest.raises(ValueError, match=message):
         LinearEigenProRegressor(**parameters).fit(X, Y)
+
+
+def test_thousands_of_sparse_rows(rng):
+    # A plan is made for more than 2000 rows.
+    X = scipy.sparse.random_array((2500, 30), density=0.2, rng=rng, format="csr")
+    y = X @ rng.standard_normal(30) + 0.1 * rng.standard_normal(2500)
+    sparse, dense = (
+        LinearEigenProRegressor(random_state=0).fit(rows, y).coef_
+        for rows in (X, X.toarray())
+    )
+    assert_allclose(sparse, dense, rtol=1e-6)
