@@ -1,9 +1,10 @@
 """Linear algebra that the array standard lacks.
 
-Cholesky factors in place: by LAPACK, or, where other processes have the cores, in tiles
-that threads share. The threads of LAPACK wait for each other thousands of times, each
-time until the scheduler gives a core back. Seconds for 6000 rows in single precision on
-two cores, idle, beside two endless loops, and beside products of NumPy on two threads::
+Cholesky factors in place, in tiles that threads share. (The threads of LAPACK wait for
+each other thousands of times, each time until the scheduler gives a core back, and
+OpenBLAS 0.3.30 crashes in potrf from about 15500 rows.) Seconds for 6000 rows in single
+precision on two cores, idle, beside two endless loops, and beside products of NumPy on
+two threads::
 
                                idle   loops   products
     LAPACK on two threads      0.39    0.97       1.08
@@ -58,12 +59,9 @@ _PIECE_ROWS = 64
 # Order from which LAPACK gets all idle cores: below it, a factorization takes less than
 # 50 ms on one core, and two cores gain a quarter.
 SHARED_ORDER = 750
-# OpenBLAS 0.3.30 on two threads crashes in potrf from about 15500 rows: half as many
-# are safe.
-_LARGEST_POTRF = 8192
-# Most and fewest rows of a tile of a factor, and rows of tiles per thread. With tiles
-# of 256, 512 and 1024 rows 6000 rows take 0.47, 0.44 and 0.49 s.
-_WIDEST, _NARROWEST, _PER_THREAD = 512, 128, 4
+# Most and fewest rows of a tile of a factor, and how many rows of tiles there are in
+# between. With tiles of 256, 512 and 1024 rows 6000 rows take 0.47, 0.44 and 0.49 s.
+_WIDEST, _NARROWEST, _TILE_ROWS = 512, 128, 16
 
 
 def large_product(A, B):
@@ -336,7 +334,7 @@ def shifted_cholesky(K, shift):
     def product(V):
         # In tiles, whose short sums have smaller rounding errors than BLAS's symv.
         KV = diagonal[:, None] * V
-        with _lapack_threads(len(L)):
+        with single_threaded_blas:
             for i, j in combinations_with_replacement(slices(len(L), _TILE), 2):
                 tile = np.triu(L[i, i], 1) if i == j else L[i, j]
                 KV[i] += tile @ V[j]
@@ -404,7 +402,7 @@ def inverse_diagonal(L):
     xp = namespace(L)
     if not is_numpy(xp):
         return xp.sum(_triangular_inverse(L) ** 2, axis=0)
-    with _lapack_threads(L.shape[0]):
+    with single_threaded_blas:
         (invert,) = scipy.linalg.get_lapack_funcs(("trtri",), (L,))
         inverse, _ = invert(L.T, lower=0)  # in LAPACK's order
     return np.einsum("ij,ij->i", inverse, inverse)
@@ -441,15 +439,12 @@ def pivoted_cholesky(K, tol):
 def factor_in_place(K, clean=True):
     """Return the lower Cholesky factor of a NumPy array, in its place, or None.
 
-    The upper triangle is zero if `clean`, and that of K otherwise.
+    The upper triangle is zero if `clean`, and that of K otherwise. Large matrices are
+    factorized in tiles: the same numbers on any number of threads.
     """
-    n, n_threads = K.shape[0], n_blas_threads()
-    is_large = n >= SHARED_ORDER
-    n_idle = idle_threads() if is_large else 1
-    others_work = 2 * n_idle <= n_threads and not single_threaded_blas.is_shared
-    if n > _LARGEST_POTRF or (is_large and others_work):
-        return _Tiles(K, clean, n_threads).factor()
-    with single_threaded_blas.lifted(n_idle):
+    if K.shape[0] >= SHARED_ORDER:
+        return _Tiles(K, clean, n_blas_threads()).factor()
+    with single_threaded_blas:
         return _potrf(K, clean)
 
 
@@ -475,7 +470,7 @@ class _Tiles:
 
     def __init__(self, K, clean, n_threads):
         self._K, self._clean, self._n_threads = K, clean, n_threads
-        width = -(-len(K) // (_PER_THREAD * n_threads))
+        width = -(-len(K) // _TILE_ROWS)
         self._rows = list(slices(len(K), min(max(width, _NARROWEST), _WIDEST)))
         n = len(self._rows)
         self._left = deque([(0, 0)])

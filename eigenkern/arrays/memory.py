@@ -1,9 +1,10 @@
-"""Free memory of the machine, the process and a GPU; the cost of its first use."""
+"""Installed and free memory of the machine and a GPU; the cost of its first use."""
 
 import math
 import time
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
 
 import array_api_compat
@@ -44,19 +45,17 @@ def read_once():
         _read.reset(token)
 
 
+def installed(xp, device):
+    """Bytes of the memory of `device`, or of this container: what sizes follow."""
+    on_gpu = _of_gpu(xp, device)
+    return _of_host() if on_gpu is None else on_gpu[1]
+
+
 def available(xp, device):
     """Bytes that can be allocated on `device` now, limits of the process included."""
-    if is_cupy(xp):
-        import cupy
-
-        with device:
-            cupy.get_default_memory_pool().free_all_blocks()
-            return _GPU_SHARE * cupy.cuda.runtime.memGetInfo()[0]
-    if array_api_compat.is_torch_namespace(xp) and str(device).startswith("cuda"):
-        import torch
-
-        torch.cuda.empty_cache()
-        return _GPU_SHARE * torch.cuda.mem_get_info(device)[0]
+    on_gpu = _of_gpu(xp, device)
+    if on_gpu is not None:
+        return on_gpu[0]
     known = _read.get()
     if known:
         return known["host"]
@@ -68,6 +67,30 @@ def available(xp, device):
     if known is not None:
         known["host"] = found
     return found
+
+
+def _of_gpu(xp, device):
+    """Return the free and the installed bytes of a GPU to plan with, or None."""
+    if is_cupy(xp):
+        import cupy
+
+        with device:
+            cupy.get_default_memory_pool().free_all_blocks()
+            info = cupy.cuda.runtime.memGetInfo()
+    elif array_api_compat.is_torch_namespace(xp) and str(device).startswith("cuda"):
+        import torch
+
+        torch.cuda.empty_cache()
+        info = torch.cuda.mem_get_info(device)
+    else:
+        return None
+    return [_GPU_SHARE * n_bytes for n_bytes in info]
+
+
+@cache
+def _of_host():
+    limits = (_bytes_in_group(*group)[0] for group in _groups())
+    return min(psutil.virtual_memory().total, *limits, float("inf"))
 
 
 def address_space():
@@ -116,11 +139,16 @@ _measured_rate = []
 
 def _cgroup_headroom():
     """Bytes left under the memory limits of this process's control groups."""
-    headroom = float("inf")
+    left = (_bytes_in_group(*group) for group in _groups())
+    return min((max(limit - used, 0) for limit, used in left), default=float("inf"))
+
+
+def _groups():
+    """Yield the control groups of this process: folder, files of limit and use."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
-        return headroom
+        return
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
@@ -133,12 +161,11 @@ def _cgroup_headroom():
         group = root / path.lstrip("/")
         for folder in (group, *group.parents):
             if folder.is_relative_to(root):
-                headroom = min(headroom, _group_headroom(folder, limit, usage))
-    return headroom
+                yield folder, limit, usage
 
 
-def _group_headroom(folder, limit, usage):
-    """Bytes left in one control group; file pages that can be dropped count as free."""
+def _bytes_in_group(folder, limit, usage):
+    """Return the limit of a control group, and what is used but can't be dropped."""
     try:
         bound = int((folder / limit).read_text())
         used = int((folder / usage).read_text())
@@ -146,5 +173,5 @@ def _group_headroom(folder, limit, usage):
             line.split() for line in (folder / "memory.stat").read_text().splitlines()
         )
     except (OSError, ValueError):  # no such group, or "max": no limit
-        return float("inf")
-    return max(bound - used + int(stat.get("inactive_file", 0)), 0)
+        return float("inf"), 0
+    return bound, used - int(stat.get("inactive_file", 0))

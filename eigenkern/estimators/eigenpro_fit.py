@@ -34,10 +34,11 @@ from ..methods.projected import (
 )
 from ..methods.state import State
 from ..methods.step_search import RowSteps
-from ..operators.cached import cached
+from ..operators.cached import cached, check_free
 from ..plan.of_epochs import plan_on_centers, plan_on_rows
 from ..plan.parameters import chooses_penalty, chosen_algorithm, given_penalty, is_auto
 from ..plan.penalty import auto_ridge
+from ..plan.sizes import direct_bytes
 from ..plan.step import Tuning, tune, tune_on_centers
 from ..preconditioners.global_spectral import GlobalSpectral
 from ..preconditioners.spectral import Spectral
@@ -241,6 +242,7 @@ class OnRows(Basis):
         penalty, n = EPOCH_PENALTY / self.model.max_iter, len(self.merged.rows)
         problem = self.problem.precise_enough(ridge)
         K, y, w = problem.operator, problem.targets, problem.weights
+        check_free(direct_bytes(K), K, self.model.cache_size)
         found = solve_directly(K, y, w, penalty, ridge=ridge)
         if found is None:
             return None

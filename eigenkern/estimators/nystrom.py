@@ -320,7 +320,7 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         Number m of distinct training rows that become centers: more are more accurate
         and slower. If there are fewer, all become centers, with a warning. "auto": all
         rows while that is fast (up to some 16 000 rows on two cores, 11000 for a path),
-        then 5 n^1/2 log n, or as many as a minute and half the free memory allow; but a
+        then 5 n^1/2 log n, or as many as a minute and half the memory allow; but a
         regressor takes at most 6000, with which it has standard deviations, and no
         fewer if there is the time; if `centers` is an array, its rows. None: all rows.
     centers : str or array, default="uniform"
@@ -543,7 +543,7 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         Number m of distinct training rows that become centers: more are more accurate
         and slower. If there are fewer, all become centers, with a warning. "auto": all
         rows while that is fast (up to some 16 000 rows on two cores, 11000 for a path),
-        then 5 n^1/2 log n, or as many as a minute and half the free memory allow; but a
+        then 5 n^1/2 log n, or as many as a minute and half the memory allow; but a
         regressor takes at most 6000, with which it has standard deviations, and no
         fewer if there is the time; if `centers` is an array, its rows. None: all rows.
     centers : str or array, default="uniform"

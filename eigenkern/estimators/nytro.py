@@ -349,7 +349,7 @@ class NytroRegressor(RegressionTargets, _Nytro):
         Number m of distinct training rows that become centers: more are more accurate
         and slower. If there are fewer, all become centers, with a warning. "auto": all
         rows while that is fast (up to some 16 000 rows on two cores, 11000 for a path),
-        then 5 n^1/2 log n, or as many as a minute and half the free memory allow; if
+        then 5 n^1/2 log n, or as many as a minute and half the memory allow; if
         `centers` is an array, its rows. None: all rows.
     centers : str or array, default="uniform"
         How to choose the centers. "uniform": random rows. "rpcholesky": rows by
@@ -488,7 +488,7 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         Number m of distinct training rows that become centers: more are more accurate
         and slower. If there are fewer, all become centers, with a warning. "auto": all
         rows while that is fast (up to some 16 000 rows on two cores, 11000 for a path),
-        then 5 n^1/2 log n, or as many as a minute and half the free memory allow; if
+        then 5 n^1/2 log n, or as many as a minute and half the memory allow; if
         `centers` is an array, its rows. None: all rows.
     centers : str or array, default="uniform"
         How to choose the centers. "uniform": random rows. "rpcholesky": rows by

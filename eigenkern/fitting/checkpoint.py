@@ -234,7 +234,7 @@ class Keeper:
 
         Warns if another choice differs from that in the checkpoint.
         """
-        # These may depend on the machine's measured speed or free memory.
+        # These may depend on the machine's cores and memory.
         sizes = {
             name: self._chosen[f"{name}_"]
             for name in ("batch_size", "block_size")

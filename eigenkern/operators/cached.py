@@ -34,18 +34,26 @@ def keep(operators, sizes, cache_size):
     for i, (operator, size) in enumerate(zip(operators, sizes, strict=True)):
         if not size or operator.in_memory:  # not worth it, or in memory already
             continue
-        free = memory.available(operator.xp, operator.device)
-        if size > free:
-            raise ValueError(
-                f"cache_size={cache_size} MB allows a kernel matrix of "
-                f"{size / 1e6:.0f} MB, but {free / 1e6:.0f} MB of "
-                "memory are free; pass cache_size='auto' or a smaller number"
-            )
+        check_free(size, operator, cache_size)
         if _is_halved(operator):
             found[i] = CachedTriangle(operator)
         else:
             found[i] = GivenMatrix(operator.block(), operator)
     return found, sum(size or 0 for size in sizes) / 1e6
+
+
+def check_free(size, operator, cache_size):
+    """Raise an error unless free memory holds a kernel matrix of `size` bytes."""
+    free = memory.available(operator.xp, operator.device)
+    if size <= free:
+        return
+    if cache_size == "auto":
+        raise MemoryError(f"a kernel matrix takes {size / 1e9:.2g} GB")
+    raise ValueError(
+        f"cache_size={cache_size} MB allows a kernel matrix of {size / 1e6:.0f} MB, "
+        f"but {free / 1e6:.0f} MB of memory are free; pass cache_size='auto' or a "
+        "smaller number"
+    )
 
 
 def cached_bytes(operators, cache_size, n_products, n_features):

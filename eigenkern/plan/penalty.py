@@ -4,7 +4,6 @@ from functools import cache, partial
 
 import numpy as np
 
-from ..arrays import memory
 from ..arrays.array import device_of, namespace, to_numpy
 from ..methods.direct import (
     SINGLE_RANGE,
@@ -16,6 +15,7 @@ from ..methods.direct import (
 from ..methods.left_out import left_parts, squared_errors
 from ..operators.blocks import blocks
 from ..operators.centered import CenteredFeatures
+from .sizes import planned_bytes
 
 # A quarter of the rows, at most 4000, is fitted, and at most 4000 others judge. Errors
 # are 1.015 times those of the best c; with an eighth 1.020 times. c still depends on
@@ -340,10 +340,11 @@ def _system(A, b):
 def _rows_that_fit(K, s, width):
     """Return how many rows to fit, and how many judge: fewer if memory is short.
 
-    A block of them with `width` columns takes at most half of it, the systems the rest.
+    A block of them with `width` columns takes half of what is planned at most, the
+    systems the rest.
     """
     needed = K.itemsize * max(width, s) * (4.0 * s + _MOST_JUDGES)
-    part = min(1.0, memory.available(K.xp, K.device) / needed) ** 0.5
+    part = min(1.0, planned_bytes(K) / needed) ** 0.5
     return max(int(part * s), 1), int(part * _MOST_JUDGES)
 
 

@@ -10,7 +10,7 @@ from ..arrays import memory
 from ..arrays.array import is_numpy, namespace
 from ..arrays.devices import on_gpu
 from ..arrays.machine import CPU, GPU, machine_of
-from ..arrays.threads import n_blas_threads
+from ..arrays.threads import n_cores
 from ..operators.blocks import BLOCK_BYTES, cache_budget, cache_pays
 from ..rows.lazy_rows import is_lazy
 
@@ -58,9 +58,8 @@ _ROWS_PER_FEATURE = 8
 _ALL_ROWS_SECONDS, _CENTERS_SECONDS, _CENTERS_FACTOR = 35, 60, 5
 # Iterations that Falkon usually needs with many centers.
 FALKON_ITERATIONS = 20
-# Free memory needed to measure on r rows, divided by r^2: six r x r matrices in float64
-# may take half of it.
-_MEASURING_BYTES = 2 * 6 * 8
+# Memory needed to measure on r rows, divided by r^2: six r x r matrices in float64.
+_MEASURING_BYTES = 6 * 8
 
 
 @dataclass(frozen=True)
@@ -70,12 +69,12 @@ class ClosedForm:
     With p centers, k matrices of p x p numbers at a time, blocks of b rows, and c other
     stored numbers, such as the candidates of a path, it is ::
 
-        8 (k p^2 + 3 b p + c) + 2 BLOCK_BYTES <= free memory
+        8 (k p^2 + 3 b p + c) + 2 BLOCK_BYTES
 
     Attributes
     ----------
     bytes : int
-        The left-hand side.
+        These.
     work : float
         The time of the linear algebra, in multiply-adds of large float64 products.
     size : int
@@ -178,7 +177,7 @@ def default_n_centers(
     """Return m for least squares on centers, or None: all rows.
 
     All rows if that is fast; otherwise 5 n^1/2 log n centers, or as many as about a
-    minute and half of the free memory allow. If there is a limit `most`, all rows up to
+    minute and half of the memory allow. If there is a limit `most`, all rows up to
     that; for more rows `most`, so that a fit to a few more rows has no fewer centers.
 
     Parameters
@@ -200,10 +199,10 @@ def default_n_centers(
         Most centers with which a model offers all that it can.
     """
     n, d = X.shape
-    machine, n_threads = (GPU, 1) if on_gpu(xp, device) else (CPU, n_blas_threads())
+    machine, n_threads = (GPU, 1) if on_gpu(xp, device) else (CPU, n_cores())
     itemsize = namespace(X).finfo(X.dtype).bits // 8
     entry = machine.kernel_seconds(d, itemsize, n_threads)
-    half = memory.available(xp, device) / 2
+    half = memory.installed(xp, device) / 2
 
     def costs(kind, p, n_evaluations):
         """Return seconds and bytes."""
@@ -258,12 +257,26 @@ def max_batch_size(
     """
     n, width = operator.shape[1], n_features + n_columns
     work = filling_work(operator)
-    filling = max(work / (width * n), MIN_ROWS * operator.n_workers)
+    filling = max(work / (width * n), MIN_ROWS * n_cores_of(operator))
     entry = machine_of(operator).kernel_seconds(width, operator.itemsize, 1)
     filling = n_machines * max(filling, message_seconds / _FIXED_COST / (n * entry))
-    free = memory.available(operator.xp, operator.device)
-    holding = n_machines * free / operator.itemsize / n - width
+    holding = n_machines * planned_bytes(operator) / operator.itemsize / n - width
     return int(max(1, min(filling, holding, n if n_rows is None else n_rows)))
+
+
+def planned_bytes(place, cache_size="auto"):
+    """Return the memory that a fit is planned for: half of it, or of the cache.
+
+    What is free decides how a plan is carried out, and whether it can be.
+    """
+    if cache_size != "auto":
+        return cache_size * 1e6
+    return memory.installed(place.xp, place.device) / 2
+
+
+def n_cores_of(place):
+    """Return the threads that share a product, whatever limits them now."""
+    return 1 if on_gpu(place.xp, place.device) else n_cores()
 
 
 def filling_work(operator):
@@ -273,14 +286,18 @@ def filling_work(operator):
 
 def direct_pays(operator, cache_size):
     """Whether to solve a kernel machine directly: few rows, memory for a factor."""
-    n = operator.shape[0]
-    if n > _DIRECT_ROWS or not operator.can_be_cached:
+    if operator.shape[0] > _DIRECT_ROWS or not operator.can_be_cached:
         return False
-    # Other libraries factorize a copy: with array-api-strict a fit to a given kernel
-    # matrix, in float64, took 3.5 times its memory.
-    n_copies = 1 if is_numpy(operator.xp) else 4
-    free = memory.available(operator.xp, operator.device)
-    return 8 * n * n * n_copies <= min(cache_budget(cache_size, operator), free)
+    return direct_bytes(operator) <= planned_bytes(operator, cache_size)
+
+
+def direct_bytes(operator):
+    """Return the memory of the matrices of a direct solution.
+
+    Other libraries factorize a copy: with array-api-strict a fit to a given kernel
+    matrix, in float64, took 3.5 times its memory.
+    """
+    return 8 * operator.shape[0] ** 2 * (1 if is_numpy(operator.xp) else 4)
 
 
 def direct_pays_on_centers(
@@ -294,12 +311,10 @@ def direct_pays_on_centers(
     direct solution must fit into the cache.
     """
     (p, _), size, machine = centers.shape, centers.itemsize, machine_of(centers)
-    plan = ClosedForm.make("ridge", p, n_rows)
-    budget = cache_budget(cache_size, centers)
-    free = memory.available(centers.xp, centers.device)
-    if 8 * ClosedForm.SQUARES["ridge"] * p**2 > budget or plan.bytes > free:
+    plan, n_threads = ClosedForm.make("ridge", p, n_rows), n_cores_of(centers)
+    budget = planned_bytes(centers, cache_size)
+    if plan.bytes_of_squares > budget or plan.bytes > planned_bytes(centers):
         return False
-    n_threads = 1 if on_gpu(centers.xp, centers.device) else n_blas_threads()
     entry = machine.kernel_seconds(centers.feature_work * n_features, size, n_threads)
     value = entry + machine.product_seconds(n_columns, size, n_threads)
     # The kernel once for the sums, and once for the loss.
@@ -330,15 +345,14 @@ def direct_pays_on_features(features, n_epochs):
     direct solution always pays: sparse and dense rows then have the same model.
     """
     (n, d), machine = features.shape, machine_of(features)
-    free = memory.available(features.xp, features.device)
-    if 4 * 8 * min(n, d) ** 2 > free:
+    if 4 * 8 * min(n, d) ** 2 > planned_bytes(features):
         return False
     few = min(n, d) <= _FEW_FEATURES or n * d * min(n, d) <= _FEW_PRODUCTS
     if features.in_core and few:
         return True
     if d > n or not features.is_dense:
         return False
-    n_threads = 1 if on_gpu(features.xp, features.device) else n_blas_threads()
+    n_threads = n_cores_of(features)
     direct = machine.product_seconds(0.5 * n * d**2 + d**3, 8, n_threads)
     n_read = _EIGENVECTOR_PASSES * min(8 * d, n)
     n_read += MEASURING_PASSES * min(n, N_MEASURED) + 2 * n_epochs * n
@@ -450,13 +464,12 @@ def n_measured_rows(operator, n_rows):
 
 
 def _affordable_rows(operator):
-    """Return how many rows can be measured within the free memory."""
-    free = memory.available(operator.xp, operator.device)
-    return int((free / _MEASURING_BYTES) ** 0.5)
+    """Return how many rows can be measured within the planned memory."""
+    return int((planned_bytes(operator) / _MEASURING_BYTES) ** 0.5)
 
 
 def tuning_bytes(n, subsample_size):
-    """Return the free memory below which `tune` takes fewer rows."""
+    """Return the memory that `tune` takes."""
     s = default_subsample_size(n) if subsample_size == "auto" else subsample_size
     return _MEASURING_BYTES * max(s, min(n, N_MEASURED)) ** 2
 
@@ -520,7 +533,7 @@ def factor_pays(centers, n_features, n_columns, n_rows, cache_size):
     """
     p, machine = centers.shape[0], machine_of(centers)
     # The factor, and also the matrix if the library does not work in place.
-    if 16.0 * p * p > cache_budget(cache_size, centers):
+    if 16.0 * p * p > planned_bytes(centers, cache_size):
         return False
     width = n_features + n_columns + machine.function_work
     return machine.factor_work(p) <= _N_PRODUCTS * p * width * n_rows
@@ -568,19 +581,18 @@ def factorizes(place, form, sizes, itemsize, max_iter, cache_size):
         None: no limit.
     cache_size : float or "auto"
     """
-    if form.bytes > memory.available(place.xp, place.device):
+    if form.bytes > planned_bytes(place):
         return False
     if max_iter is None:
         return True
     n, p, n_features, n_outputs = sizes
-    machine, p = machine_of(place), p or n
-    n_threads = 1 if on_gpu(place.xp, place.device) else n_blas_threads()
+    machine, p, n_threads = machine_of(place), p or n, n_cores_of(place)
     # 7 p^3: eigenvectors of the training rows, then of all. n p^2 / 2: half of K'K.
     factorizing = machine.product_seconds(7 * p**3 + n * p**2 / 2, 8, n_threads)
     # Seconds per value of the kernel: two products, and to compute or read it.
     entry = machine.product_seconds(2 * n_outputs, 8, n_threads)
     entry += machine.convert / n_threads
-    if n * p * itemsize <= cache_budget(cache_size, place):
+    if n * p * itemsize <= planned_bytes(place, cache_size):
         entry += itemsize / machine.read
     else:
         entry += machine.kernel_seconds(n_features, itemsize, n_threads)

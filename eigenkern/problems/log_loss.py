@@ -11,7 +11,7 @@ from ..losses import LogLoss
 from ..methods.newton import Logistic, Preconditioner
 from ..operators.cached import cached
 from ..operators.matrix import StackedRows
-from ..plan.sizes import ClosedForm
+from ..plan.sizes import ClosedForm, n_cores_of, planned_bytes
 from .centers_at_once import CenterProblem
 from .closed_form import standard_error, weighted_mean
 
@@ -96,9 +96,10 @@ class LogisticProblem(CenterProblem):
             new = n * p**2 / 2 + p**3
         # How many passes over the rows take as long as a preconditioner.
         matrix = self._matrices[0][0]
-        machine, n_threads = machine_of(matrix), matrix.n_workers
+        machine, n_threads = machine_of(matrix), n_cores_of(matrix)
         entry = machine.product_seconds(2 * n_outputs, 8, n_threads)
-        if matrix.in_memory:
+        fits = n * p * matrix.itemsize <= planned_bytes(matrix, self._cache_size)
+        if fits or self.kernel is None:
             entry += machine.convert / n_threads
         else:
             width = matrix.feature_work * self.n_features

@@ -12,6 +12,8 @@ from .lazy_rows import StoredRows
 
 # Copies of a file's rows that the free memory must hold for them to become an array.
 _MEMORY_PER_FILE = 4
+# Rows up to which a model may differ if they are not an array.
+_FEW_ROWS = 20_000
 
 
 def is_dask(X):
@@ -56,7 +58,10 @@ def lazy_rows(X):
 def _fits(X):
     """Whether the rows of a file are few enough to be read as an array."""
     n_bytes = np.prod(X.shape, dtype=float) * np.dtype(X.dtype).itemsize
-    return _MEMORY_PER_FILE * n_bytes <= memory.available(np, "cpu")
+    free = memory.available(np, "cpu")
+    if X.shape[0] <= _FEW_ROWS:  # they may all be centers: free memory has no say
+        free = max(free, memory.installed(np, "cpu") / 2)
+    return _MEMORY_PER_FILE * n_bytes <= free
 
 
 def check_not_half(X, name="X"):

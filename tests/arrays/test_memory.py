@@ -42,9 +42,11 @@ def groups(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "read_text", redirected)
     monkeypatch.setattr(memory, "_CGROUP", root)
-    machine = SimpleNamespace(available=FREE)
+    machine = SimpleNamespace(available=FREE, total=2 * FREE)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: machine)
-    return make
+    memory._of_host.cache_clear()
+    yield make
+    memory._of_host.cache_clear()
 
 
 def v2(limit, used, inactive=None):
@@ -140,9 +142,18 @@ def test_both_versions_side_by_side(groups):
     assert memory.available(*HOST) == 1000
 
 
+def test_installed_is_what_the_machine_or_the_container_has(groups):
+    groups(["0::/user/job"], {"user": v2(5000, 4900), "user/job": v2(7000, 0)})
+    assert memory.installed(*HOST) == 5000
+    memory._of_host.cache_clear()
+    groups(["0::/job"], {"job": v2("max", 100)})
+    assert memory.installed(*HOST) == 2 * FREE
+
+
 def test_no_control_groups_at_all(groups):
     assert not (memory._CGROUP / "memory").exists()
     assert memory.available(*HOST) == FREE  # /proc/self/cgroup cannot be read
+    assert memory.installed(*HOST) == 2 * FREE
 
 
 @pytest.mark.skipif(not psutil.LINUX, reason="elsewhere such limits don't hold")

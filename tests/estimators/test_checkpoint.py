@@ -334,7 +334,7 @@ def test_sizes_stay_where_the_machine_would_choose_others(
     assert resumed.max_batch_size_ > expected.max_batch_size_
     resumed.max_batch_size_ = expected.max_batch_size_
     assert_equal_models(resumed, expected)
-    monkeypatch.setattr(memory, "available", lambda *_: 1e5)
+    monkeypatch.setattr(memory, "installed", lambda *_: 1e5)
     with pytest.warns(ConvergenceWarning, match="not bit for bit.* subsample_size_"):
         resumed.fit(X, y, checkpoint=every_epoch(copies[2]), resume=True)
     assert_allclose(resumed.predict(X), expected.predict(X), atol=0.1)

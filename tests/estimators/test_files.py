@@ -245,6 +245,8 @@ def test_a_file_that_fits_is_read_as_an_array(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert lazy_rows(hdf5(X, tmp_path)) is None
     monkeypatch.setattr(memory, "available", lambda xp, device: 3.9 * X.nbytes)
+    assert lazy_rows(hdf5(X, tmp_path)) is None  # few rows
+    monkeypatch.setattr(memory, "installed", lambda xp, device: 7.8 * X.nbytes)
     assert isinstance(lazy_rows(zarr_array(X, tmp_path)), StoredRows)
 
 

@@ -577,7 +577,12 @@ def test_exact_projections_need_memory(p, data, monkeypatch):
     """For K(X, Z), and two matrices of the centers in double precision."""
     X, y = data[0][:300], data[1][:300]
     model = EigenProRegressor(
-        algorithm="eigenpro3-exact", n_centers=p, max_iter=2, **OPTIONS
+        algorithm="eigenpro3-exact",
+        n_centers=p,
+        max_iter=2,
+        n_components=4,
+        subsample_size=50,
+        **OPTIONS,
     )
     expected = model.fit(X, y).predict(X)
     needed = 8 * 300 * p + 16 * p**2

@@ -1292,8 +1292,8 @@ def test_filters_against_their_definition():
 
 
 def test_the_cheaper_route_is_taken(monkeypatch):
-    monkeypatch.setattr(memory, "available", lambda xp, device: 1e12)
-    monkeypatch.setattr(sizes, "n_blas_threads", lambda: 2)
+    monkeypatch.setattr(memory, "installed", lambda xp, device: 1e12)
+    monkeypatch.setattr(sizes, "n_cores", lambda: 2)
     place = SimpleNamespace(xp=np, device="cpu")
 
     def pays(n_iter, n_centers, cache_size=100_000):

@@ -119,7 +119,7 @@ def test_epochs_where_memory_or_kernel_forbid_a_factor(data, monkeypatch):
     model = EigenProRegressor(indefinite, max_iter=2, alpha=0.0)
     with pytest.warns(ConvergenceWarning, match="not positive semi-definite"):
         assert model.fit(X, y).algorithm_ == "direct"  # on its positive part
-    monkeypatch.setattr(memory, "available", lambda xp, device: 7.0 * 300**2)
+    monkeypatch.setattr(memory, "installed", lambda xp, device: 14.0 * 300**2)
     model = EigenProRegressor(max_iter=2, random_state=0).fit(X, y)
     assert model.algorithm_ == "eigenpro2"
 

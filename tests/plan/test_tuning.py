@@ -41,7 +41,7 @@ def test_zero_kernel_takes_any_step():
 
 
 def test_little_memory_takes_fewer_rows(operator, monkeypatch):
-    monkeypatch.setattr(memory, "available", lambda xp, device: 1e6)
+    monkeypatch.setattr(memory, "installed", lambda xp, device: 1e6)
     tuning = tune(operator, max_batch_size(operator, 4, 1), batch_size=30)
     s = tuning.preconditioner.subsample_size
     assert 0.9e6 / 2 < 6 * 8 * s**2 <= 1e6 / 2
@@ -137,8 +137,8 @@ KINDS = ("ridge", "path", "falkon")
 @pytest.fixture
 def two_cores(monkeypatch):
     """A machine with two cores and 20 GB."""
-    monkeypatch.setattr(sizes, "n_blas_threads", lambda: 2)
-    monkeypatch.setattr(sizes.memory, "available", lambda xp, device: 20e9)
+    monkeypatch.setattr(sizes, "n_cores", lambda: 2)
+    monkeypatch.setattr(sizes.memory, "installed", lambda xp, device: 20e9)
 
 
 def n_centers(kind, n, d=10, n_columns=1, **options):
@@ -151,7 +151,7 @@ def test_automatic_centers_of_small_data_are_all_rows(kind, two_cores, monkeypat
     for n in (2, 1000, 6000, 7300):
         assert n_centers(kind, n) is None
         assert n_centers(kind, n, d=784, n_columns=10) is None
-    monkeypatch.setattr(sizes, "n_blas_threads", lambda: 1)
+    monkeypatch.setattr(sizes, "n_cores", lambda: 1)
     assert n_centers(kind, 6000) is None
 
 
@@ -180,7 +180,7 @@ def test_automatic_centers_within_a_limit(kind, two_cores):
 @pytest.mark.parametrize("kind", KINDS)
 def test_automatic_centers_fit_the_memory(kind, two_cores, monkeypatch):
     for free in (5e8, 2e9):
-        monkeypatch.setattr(sizes.memory, "available", lambda xp, device, f=free: f)
+        monkeypatch.setattr(sizes.memory, "installed", lambda xp, device, f=free: f)
         m = n_centers(kind, 12_000, validated=True, n_stored=10)
         needed = ClosedForm.make(kind, m, 12_000, validated=True, n_stored=30 * m)
         assert 0.95 * free / 2 < needed.bytes <= free / 2
@@ -204,7 +204,7 @@ def test_large_batches_take_larger_steps_than_those_simulated(monkeypatch, rng):
     [(2, 1, 1, 1e9), (1000, 10, 1, 1e9), (10**5, 784, 10, 1e9), (10**6, 20, 1, 1e8)],
 )
 def test_max_batch_size_fits_memory(n, d, n_columns, free, monkeypatch, operator):
-    monkeypatch.setattr(memory, "available", lambda xp, device: free)
+    monkeypatch.setattr(memory, "installed", lambda xp, device: 2 * free)
     monkeypatch.setattr(sizes, "filling_work", lambda operator: 1e9)
     operator.shape, operator.n_workers = (n, n), 4
     m = max_batch_size(operator, d, n_columns)
