@@ -346,7 +346,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
         at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the least exact
-        leave-one-out error of kernel ridge regression on 800 rows; among those equally
+        leave-one-out error of kernel ridge regression on 300 rows; among those equally
         good within noise, the nearest to the median. "scale": as
         ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
     algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
@@ -703,7 +703,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
         at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the least exact
-        leave-one-out error of kernel ridge regression on 800 rows; among those equally
+        leave-one-out error of kernel ridge regression on 300 rows; among those equally
         good within noise, the nearest to the median. "scale": as
         ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
     algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"

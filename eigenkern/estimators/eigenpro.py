@@ -437,7 +437,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
         at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the least exact
-        leave-one-out error of kernel ridge regression on 800 rows; among those equally
+        leave-one-out error of kernel ridge regression on 300 rows; among those equally
         good within noise, the nearest to the median. "scale": as
         ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
     n_centers : int, default=None
@@ -702,7 +702,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
         at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the least exact
-        leave-one-out error of kernel ridge regression on 800 rows; among those equally
+        leave-one-out error of kernel ridge regression on 300 rows; among those equally
         good within noise, the nearest to the median. "scale": as
         ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
     n_centers : int, default=None

@@ -167,12 +167,52 @@ def _ridge_by_leaving_out(K, y, weights, replicates=None, least=0, factor=1.0):
     entries = xp.linalg.diagonal(K)
     if not usual_size(entries, w) > 0:
         return 0.0
+    values, U = _eigenvectors(K, w, factor)
+    return _ridge_of_eigenvectors(U, values, y, w, entries, replicates, least)
+
+
+def _eigenvectors(K, w, factor=1.0):
+    """Return eigenvalues, zero below `factor` times rounding, and eigenvectors."""
+    xp = namespace(K)
     values, U = xp.linalg.eigh(weighted(xp.asarray(K, copy=True), w))
     # Centered features have an eigenvalue of zero, which must not be rounding; small
     # eigenvalues of a kernel matter for tiny penalties.
     rounding = factor * float(xp.finfo(K.dtype).eps) * float(values[-1])
-    values = xp.where(xp.abs(values) > rounding, values, xp.zeros_like(values))
-    return _ridge_of_eigenvectors(U, values, y, w, entries, replicates, least)
+    return xp.where(xp.abs(values) > rounding, values, xp.zeros_like(values)), U
+
+
+def least_errors(K, y, weights):
+    """Return the squared errors of rows left out with the best penalty, (m,).
+
+    K is K(X, X) of distinct rows, on the host; infinite if it is not positive
+    semi-definite or zero. An error is the sum over the outputs.
+    """
+    size = usual_size(np.diagonal(K), weights)
+    if not 0 < size < np.inf:
+        return np.full(len(K), np.inf)
+    values, U = _eigenvectors(K, weights)
+    c = size * _penalty(np.arange(_N_PENALTIES))
+    c = c[values.min() + c > 0]
+    if c.size == 0:
+        return np.full(len(K), np.inf)
+    parts = _squares_left_out(U, values, y, weights, c)
+    squares = np.concatenate([part for _, part in parts])
+    return squares[:, np.nanargmin(squares.sum(axis=0))]
+
+
+def _squares_left_out(U, values, y, w, c, own=None, of_mean=None):
+    """Yield ranges of rows, and the squared errors of each without it, (b, k).
+
+    See `left_out`: the filters leave ``c / (values + c)``, for c of shape (k,).
+    """
+    (n, rank), root = U.shape, namespace(U).sqrt(w)[:, None]
+    kept, T = c / (values[:, None] + c), root * y
+    parts = ((rows, U[rows, :]) for rows in blocks(n, 3 * len(c) * y.shape[1]))
+    for rows, residual, left in left_parts(parts, U.T @ T, kept, T, rank == n):
+        if of_mean is not None:
+            left = left - of_mean[rows, :]
+        some = None if own is None else tuple(part[rows] for part in own)
+        yield rows, squared_errors(residual, left, w[rows], some)
 
 
 def _ridge_of_features_by_leaving_out(F, y, weights, replicates):
@@ -194,15 +234,14 @@ def _ridge_of_features_by_leaving_out(F, y, weights, replicates):
 def _ridge_of_eigenvectors(U, values, y, w, entries, replicates, first=0):
     """Return the ridge of the system with the eigenvectors U, by leaving rows out.
 
-    See `left_out`: the filters leave c / (values + c). If the rows are centered, their
-    mean is fitted too, which adds u u' to the smoother, with the constant unit vector
-    u. Rows with a far too large k(x, x), in `entries`, do not judge: what other rows
-    say about a fill value is meaningless.
+    If the rows are centered, their mean is fitted too, which adds u u' to the smoother,
+    with the constant unit vector u. Rows with a far too large k(x, x), in `entries`, do
+    not judge: what other rows say about a fill value is meaningless.
     """
-    xp, (n, rank), size = namespace(U), U.shape, usual_size(entries, w)
+    xp, n, size = namespace(U), U.shape[0], usual_size(entries, w)
     judges = xp.astype(entries <= _MOST_OF_USUAL * usual_size(entries), y.dtype)
     root = xp.sqrt(w)[:, None]
-    constant, of_mean = root / xp.linalg.vector_norm(root), 0.0 * root
+    constant, of_mean = root / xp.linalg.vector_norm(root), None
     of_constant = float(xp.sum(values * (U.T @ constant)[:, 0] ** 2))
     if of_constant < _CENTERED * float(xp.sum(values)) / n:
         of_mean = constant**2
@@ -211,13 +250,8 @@ def _ridge_of_eigenvectors(U, values, y, w, entries, replicates, first=0):
     if not usable.any():
         return 0.0
     c = xp.asarray(c[usable], dtype=y.dtype, device=device_of(y))
-    kept = c / (values[:, None] + c)
-    own = None if replicates is None else replicates.of(y, n)
-    T, total = root * y, 0.0
-    parts = ((rows, U[rows, :]) for rows in blocks(n, 3 * kept.shape[1] * y.shape[1]))
-    for rows, residual, left in left_parts(parts, U.T @ T, kept, T, rank == n):
-        some = None if own is None else tuple(part[rows] for part in own)
-        squares = squared_errors(residual, left - of_mean[rows, :], w[rows], some)
+    own, total = None if replicates is None else replicates.of(y, n), 0.0
+    for rows, squares in _squares_left_out(U, values, y, w, c, own, of_mean):
         total = total + to_numpy(judges[rows] @ squares)
     errors = np.full(_N_PENALTIES, np.inf)
     errors[usable] = np.where(np.isnan(total), np.inf, total)
