@@ -22,9 +22,7 @@ from ..fitting.validation import (
 )
 from ..methods.conjugate_gradients import Falkon, TwoCholesky, falkon, last_state
 from ..methods.state import State
-from ..operators.cached import cached
 from ..plan.parameters import is_auto
-from ..plan.sizes import ClosedForm
 from .on_centers import (
     check_loss,
     chosen_alpha,
@@ -143,23 +141,16 @@ class _FalkonLike(Model):
 
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
-        problem = make_problem(self, data)
-        if problem.n_centers is None:
-            return self._prepare_direct(problem)
+        problem, plan = make_problem(self, data)
         alpha = chosen_alpha(self, problem)
+        if plan.method != "iterations":
+            return self._prepare_direct(problem, alpha)
         if is_auto(self.alpha):  # with less, the iteration does not converge
             alpha = max(alpha, _LEAST_ALPHA * problem.kernel_size)
         problem.iterates(alpha)
-        n, p = len(problem.train.index), problem.n_centers
-        problem.check_memory(ClosedForm.make("falkon", p, n))
         L, weights = problem.whitening.L, problem.weights_of_centers()
         preconditioner = TwoCholesky.of(L, alpha, weights)
-        (matrix,), megabytes = cached(
-            [problem.matrix_of(problem.train)],
-            self.cache_size,
-            2 * self.max_iter,
-            problem.n_features,
-        )
+        (matrix,), megabytes = problem.matrices
         solver = Falkon(
             matrix,
             problem.targets,
@@ -176,15 +167,12 @@ class _FalkonLike(Model):
             hold_out = partial(self._held_out, problem, matrix, preconditioner, alpha)
         return problem, solver, chosen, self._rule(problem, hold_out)
 
-    def _prepare_direct(self, problem):
+    def _prepare_direct(self, problem, alpha):
         """Return the same if all rows are centers.
 
         The preconditioner would then be the inverse, at the cost of two Cholesky
         factors; one factor of the kernel matrix already solves the problem.
         """
-        problem.check_memory(problem.form(self.alpha == 0))
-
-        alpha = chosen_alpha(self, problem)
 
         def solver():
             b, factor = ridge_coef(self, problem.everything, alpha)

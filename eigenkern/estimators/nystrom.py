@@ -30,7 +30,6 @@ from .on_centers import (
     plan_of_least_squares,
     prepare_nystrom,
     ridge_coef,
-    selection_for,
     warn_at_end,
     warn_if_indefinite,
 )
@@ -173,32 +172,13 @@ class _Nystrom(Model):
 
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
-        selects = self._selects
-        selection = selection_for(self, data) if selects else None
-        n_passes = 2 if selection == "loo" else 1
-        alphas = check_alphas(self.alphas) if selects else None
-        n_stored = self._n_stored
-        problem = make_problem(
-            self,
-            data,
-            selection=selection,
-            n_stored=n_stored,
-            n_passes=n_passes,
-            shuffles=self._has_variance and not data.precomputed,
-        )
-        problem.check_memory(problem.form(selects or self.alpha == 0, n_stored))
-        path = RidgePath(alphas if selects else [chosen_alpha(self, problem)])
+        problem, plan = make_problem(self, data)
+        selects = plan.selection is not None
+        alphas = check_alphas(self.alphas) if selects else [chosen_alpha(self, problem)]
         found = {"alphas_": None, "validation_path_": None, "coef_path_": None}
-        found["selection_"] = selection
-        solver = self._solution(problem, path, selection)
+        found["selection_"] = plan.selection
+        solver = self._solution(problem, RidgePath(alphas), plan.selection)
         return problem, solver, found, SolutionRule(problem)
-
-    @property
-    def _n_stored(self):
-        """Number of models to store."""
-        if not self.store_coef_path:
-            return 0
-        return len(check_alphas(self.alphas)) if self._selects else 1
 
     @property
     def _selects(self):
@@ -218,7 +198,7 @@ class _Nystrom(Model):
         if selection is not None:
             spectrum = problem.path_spectrum(selection, *ends)
             warn_if_indefinite(self, spectrum)
-            errors = path_errors(self, problem, spectrum, path, selection)
+            errors = path_errors(problem, spectrum, path, selection)
             warn_at_end(self, path.alphas, errors, ABOVE_ROUNDING * spectrum.floor)
             alpha = self._best_alpha(problem, spectrum, path, errors)
             self._say(f"path of {len(errors)} values: alpha = {alpha:.3g}")

@@ -11,21 +11,23 @@ import numpy as np
 from ..arrays.array import ArrayLike, Device, KernelLike, RandomState, namespace
 from ..fitting.checkpoint import Checkpoint
 from ..fitting.model import Model, kernel_gradients, kernel_values
-from ..fitting.planning import shape_of
-from ..fitting.rules import EarlyStopping, EarlyStoppingRule, SolutionRule
+from ..fitting.rules import EarlyStoppingRule, SolutionRule
 from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import check_kernel_parameters, check_number, warn_user
-from ..methods.descent import best_iteration, stable_step
-from ..methods.paths import LAST, DescentPath, iterations, last_iteration
+from ..methods.descent import (
+    EarlyStopping,
+    best_iteration,
+    stable_step,
+    step_below,
+)
+from ..methods.paths import DescentPath, last_iteration
 from ..methods.state import State
-from ..plan.of_closed_forms import MAX_ITER, n_iterations, uses_factors
 from ..plan.parameters import is_auto
 from .on_centers import (
     check_selection,
     make_problem,
     path_errors,
     plan_of_least_squares,
-    selection_for,
     still_falls,
     warn_if_indefinite,
 )
@@ -160,79 +162,57 @@ class _Nytro(Model):
 
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
-        selection, found = selection_for(self, data), {}
-        found["selection_"] = selection
-        problem = make_problem(self, data, selection=selection, n_stored=self._n_stored)
-        plan, n_iter = problem.form(True, self._n_stored), n_iterations(self)
-        shape = shape_of(self, data)
-        factors = uses_factors(shape, selection, plan, problem.n_centers)
-        if data.indefinite or factors:
-            solver = self._closed_form(problem, plan, selection)
-            return problem, solver, found, SolutionRule(problem)
+        problem, plan = make_problem(self, data)
+        found = {"selection_": plan.selection}
+
+        def factorized():  # when training begins
+            yield self._factorized(problem, plan)
+
+        if plan.method == "path":
+            return problem, factorized(), found, SolutionRule(problem)
         # The descent is ridge regression with lambda = 1 / (gamma t), up to a constant,
         # and 1 / gamma the largest eigenvalue: usually a third of k(x, x) or more.
-        problem.iterates(0.1 * problem.kernel_size / n_iter)
-        if problem.n_centers is not None:
-            stored = n_iter + 1 if self.store_coef_path else 0
-            problem.check_memory(problem.form(False, stored))
+        problem.iterates(0.1 * problem.kernel_size / plan.n_epochs)
         solver = EarlyStopping(
             problem,
-            partial(self._iterated_step, problem),
-            self._report,
-            partial(self._iterated, problem),
-            partial(self._indefinite, problem, plan, selection),
-            n_iter=n_iter,
+            partial(self._iterated, problem, plan),
+            self._say,
+            n_iter=plan.n_epochs,
+            step_size=self.step_size,
             tol=self.tol,
             cache_size=self.cache_size,
-            n_stored=n_iter if self.store_coef_path else 0,
+            n_stored=plan.n_epochs if self.store_coef_path else 0,
         )
         return problem, solver, found, EarlyStoppingRule(problem, solver)
 
-    @property
-    def _n_stored(self):
-        """Number of models to store."""
-        if not self.store_coef_path:
-            return 0
-        return len(self._path(LAST if is_auto(self.max_iter) else self.max_iter))
-
-    def _path(self, last):
-        """Return the values of t of a path in closed form, up to `last`.
-
-        If `max_iter` or `tol` is given, they include all of the paper's experiments.
-        """
-        if is_auto(self.max_iter) and self.tol is None:
-            return iterations(last)
-        return iterations(last, all_up_to=MAX_ITER)
-
-    def _closed_form(self, problem, plan, selection):
-        yield self._factorized(problem, plan, selection)  # when training begins
-
-    def _indefinite(self, problem, plan, selection):
-        """Return the model by a factorization, where iterating has failed."""
-        self._say("the kernel has negative eigenvalues: factorizing")
-        return self._factorized(problem, plan, selection)
-
-    def _factorized(self, problem, plan, selection):
+    def _factorized(self, problem, plan):
         """Return the model of the best number of iterations, fitted to all rows.
 
         It is found by the spectrum of the normal equations.
         """
-        problem.check_memory(plan)
-        problem.in_double()  # not if it was about to iterate
-        everything = problem.everything
+        everything, steps, errors = problem.everything, plan.steps, None
         self._say(f"normal equations of {len(problem.train.index)} rows")
-        spectrum = problem.path_spectrum(selection, 0.0, math.inf)
+        spectrum = problem.path_spectrum(plan.selection, 0.0, math.inf)
         warn_if_indefinite(self, spectrum)
-        step = self._step(spectrum.top)
-        t, steps, errors = self._selected(problem, spectrum, step, selection)
+        step, best = step_below(self.step_size, spectrum.top), -1
+        if plan.selection is not None:
+            end = last_iteration(spectrum, step)
+            if is_auto(self.max_iter):
+                steps = steps[: np.searchsorted(steps, end) + 1]
+            path = DescentPath(steps, step)
+            errors = path_errors(problem, spectrum, path, plan.selection)
+            best = best_iteration(errors, self.tol)
+            self._say(f"path of {steps[-1]} iterations: t = {steps[best]}")
+            if steps[-1] < end:
+                self._warn_at_end(steps, errors, best)
+        t, held_out, coef_path = int(steps[best]), None, None
         # By theorem 5 of the paper t steps gamma are as good, up to a constant, as the
         # penalty lambda = 1 / (gamma t).
         penalty = 1 / (step * t) if t else math.inf
-        held_out = coef_path = None
         if problem.calibrates and problem.validation is not None:
             b = spectrum.coef(DescentPath([t], step).filters(spectrum)[:, 0])
             held_out = problem.held_out(b, problem.training.mean)
-        elif problem.calibrates and selection is not None:
+        elif problem.calibrates and plan.selection is not None:
             held_out = problem.left_out(path=DescentPath([t], step))
         if problem.refits:
             low, high = (0, math.inf) if self.store_coef_path else (penalty, penalty)
@@ -243,39 +223,16 @@ class _Nytro(Model):
             coef_path = problem.dual_coef_path(spectrum, DescentPath(steps, step))
         return self._state(problem, b, t, step, steps, errors, coef_path, held_out)
 
-    def _selected(self, problem, spectrum, step, selection):
-        """Return t, the values of t of the path, and their errors."""
-        if selection is None:
-            t = n_iterations(self)
-            return t, self._path(t), None
-        end = last_iteration(spectrum, step)
-        if is_auto(self.max_iter):
-            steps = self._path(LAST)
-            steps = steps[: np.searchsorted(steps, end) + 1]
-        else:
-            steps = self._path(self.max_iter)
-        path = DescentPath(steps, step)
-        errors = path_errors(self, problem, spectrum, path, selection)
-        best = best_iteration(errors, self.tol)
-        self._say(f"path of {steps[-1]} iterations: t = {steps[best]}")
-        if steps[-1] < end:
-            self._warn_at_end(steps, errors, best)
-        return int(steps[best]), steps, errors
-
-    def _iterated_step(self, problem, top):
-        """Return the step for iterating on the training rows."""
-        step = self._step(top)
-        self._say(f"step {step:.3g} on {len(problem.train.index)} rows")
-        return step
-
-    def _report(self, errors, t):
-        """Report the t that was chosen by iterating."""
-        self._say(f"path of {len(errors) - 1} iterations: t = {t}")
-        self._warn_at_end(np.arange(len(errors)), errors, t)
-
-    def _iterated(self, problem, found):
-        """Return the model of a finished `EarlyStopping`."""
-        steps, held_out, coef_path = np.arange(n_iterations(self) + 1), None, None
+    def _iterated(self, problem, plan, found):
+        """Return the model of a finished `EarlyStopping`; or by a factorization."""
+        if found.b is None:
+            self._say("the kernel has negative eigenvalues: factorizing")
+            plan.factors.check_memory(problem)
+            problem.in_double()
+            return self._factorized(problem, plan)
+        steps, held_out, coef_path = np.arange(plan.n_epochs + 1), None, None
+        if found.errors is not None:
+            self._warn_at_end(np.arange(len(found.errors)), found.errors, found.t)
         if problem.calibrates and problem.validation is not None:
             held_out = problem.held_out(found.best, problem.mean(problem.train))
         if self.store_coef_path:
@@ -293,18 +250,6 @@ class _Nytro(Model):
                 f"iterations, t = {steps[best]}, and it still falls there; pass a "
                 "larger max_iter" + ("" if is_auto(self.max_iter) else ", or 'auto'")
             )
-
-    def _step(self, top):
-        """Return the step for operators with the largest eigenvalue `top`."""
-        if is_auto(self.step_size):
-            return 1.0 / top if top > 0 else 1.0
-        if self.step_size * top >= 2:
-            raise ValueError(
-                "step_size must be below 2 over the largest eigenvalue of the "
-                f"problem, {2 / top:.6g}, or the iteration diverges; got "
-                f"{self.step_size!r}"
-            )
-        return float(self.step_size)
 
     def _state(self, problem, b, t, step, steps, errors, coef_path, held_out):
         counts = {

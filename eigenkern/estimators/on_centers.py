@@ -19,13 +19,12 @@ from ..methods.paths import RidgePath
 from ..methods.state import State
 from ..plan.of_closed_forms import (
     N_PENALTIES_OF_LOG_LOSS,
+    PRODUCTS_OF_ALPHA,
     SAMPLED_CENTERS,
     SAMPLED_SETS,
-    auto_n_centers,
-    expected_products,
     plan_of_closed_form,
 )
-from ..plan.parameters import chosen_selection, is_auto, is_precomputed, what_is_solved
+from ..plan.parameters import has_log_loss, is_auto, is_precomputed
 from ..problems.centers_at_once import CenterProblem
 from ..problems.data import hold_out
 from ..problems.log_loss import LogisticProblem
@@ -47,20 +46,11 @@ def check_selection(estimator, selections):
         raise ValueError(f"selection must be one of {names}; got {selection!r}")
 
 
-def selection_for(estimator, data):
-    """Return `chosen_selection` for some data."""
-    n_distinct = len(data.distinct(data.rows_with_weight())[0])
-    given = {"given": data.validation is not None, "indefinite": data.indefinite}
-    return chosen_selection(estimator, n_distinct, **given)
-
-
-def plan_of_least_squares(estimator, shape):
+def plan_of_least_squares(model, shape):
     """Return the `Plan` of a fit."""
-    centers = given_centers(estimator, shape.X)
-    given = None if centers is None else centers.shape[0]
-    n_stored = getattr(estimator, "_n_stored", 0)
-    most = most_centers(estimator)
-    return plan_of_closed_form(shape, given, most=most, n_stored=n_stored)
+    return plan_of_closed_form(
+        shape, given_centers(model, shape.X), most_centers(model)
+    )
 
 
 def chosen_alpha(estimator, problem):
@@ -91,67 +81,44 @@ def given_centers(estimator, X):
     return found
 
 
-def make_problem(
-    estimator, data, *, selection=None, n_stored=0, n_passes=1, shuffles=False
-):
-    """Return the problem of an estimator, see `what_is_solved`.
-
-    Parameters
-    ----------
-    estimator : estimator
-    data : Data
-    selection : str or None
-        As for `what_is_solved`.
-    n_stored : int, default=0
-        Number of models of a path whose coefficients are stored.
-    n_passes : int, default=1
-        How often the kernel matrix of rows and centers is used, in closed form or, for
-        the log loss, in products.
-    shuffles : bool, default=False
-        Whether to shuffle the rows if all are centers.
-    """
-    kind, holds_out = what_is_solved(estimator, selection)
-    _check_given_rows(estimator, data, holds_out)
-    centers, n_centers = given_centers(estimator, data.X), estimator.n_centers
-    train, held_out = data.rows_with_weight(), None
-    if holds_out and data.validation is None:
-        train, held_out = hold_out(data, train, estimator.validation_fraction)
-    merged = None
-    if selection in ("gcv", "loo"):
-        merged = data.merged(train)
-        data, train = merged.data, np.sort(merged.rows)
-    if n_centers is None and centers is None:
+def make_problem(model, data):
+    """Return the problem of a model, which fits into memory, and its plan."""
+    rows, given = data.rows_with_weight(), given_centers(model, data.X)
+    if model.n_centers is None and given is None:
         check_in_memory(data.X, "n_centers")
-    n_distinct = len(train)
-    if is_auto(n_centers):
-        validated = held_out is not None or data.validation is not None
-        shape, most = shape_of(estimator, data), most_centers(estimator)
-        n_centers = auto_n_centers(shape, kind, validated, most, n_stored)
-        n_centers = None if n_centers is None else min(n_centers, len(train))
-    elif n_centers is not None and centers is None:
-        n_distinct = len(data.distinct(train)[0])
-        warn_of_few_rows(n_centers, n_distinct)
-    if kind.startswith("falkon") and centers is None and n_distinct == len(train):
-        if (n_centers or 0) >= data.X.shape[0]:
-            n_centers = None  # one Cholesky factor gives the same model
-    shared = {"kernel": estimator.kernel, "bandwidth": estimator.bandwidth}
-    shared["merged"] = merged
-    logistic = kind.endswith("logistic")
-    if n_centers is None and centers is None and not logistic:
-        train = shuffled(train) if shuffles else train
-        return RowProblem(estimator.device, data, train, held_out, **shared)
-    problem = LogisticProblem if logistic else CenterProblem
-    return problem(
-        estimator.device,
-        data,
-        train,
-        held_out,
-        n_centers=n_centers,
-        centers=estimator.centers if centers is None else centers,
-        cache_size=estimator.cache_size,
-        n_passes=n_passes,
-        **shared,
-    )
+    n_distinct = len(data.distinct(rows)[0]) if given is None else None
+    shape = shape_of(model, data, len(rows), n_distinct=n_distinct)
+    plan = plan_of_closed_form(shape, given, most_centers(model))
+    _check_given_rows(model, data, plan.selection)
+    train, held_out, merged = rows, None, None
+    if plan.selection == "holdout" and data.validation is None:
+        train, held_out = hold_out(data, rows, model.validation_fraction)
+    elif plan.selection in ("gcv", "loo"):
+        merged = data.merged(rows)
+        data, train = merged.data, np.sort(merged.rows)
+    if given is None and not (model.n_centers is None or is_auto(model.n_centers)):
+        warn_of_few_rows(model.n_centers, len(data.distinct(train)[0]))
+    options = {"kernel": model.kernel, "bandwidth": model.bandwidth, "merged": merged}
+    if plan.every_row:
+        if getattr(model, "_has_variance", False) and not data.precomputed:
+            train = shuffled(train)
+        problem = RowProblem(model.device, data, train, held_out, **options)
+    else:
+        make = LogisticProblem if has_log_loss(model) else CenterProblem
+        problem = make(
+            model.device,
+            data,
+            train,
+            held_out,
+            n_centers=plan.n_chosen,
+            centers=model.centers if given is None else given,
+            cache_size=model.cache_size,
+            n_products=plan.n_products,
+            **options,
+        )
+    if plan.form is not None:
+        plan.form.check_memory(problem)
+    return problem, plan
 
 
 def ridge_coef(estimator, equations, alpha, spectrum=None):
@@ -180,9 +147,9 @@ def ridge_coef(estimator, equations, alpha, spectrum=None):
     return spectrum.coef(RidgePath([alpha]).filters(spectrum)[:, 0]), None
 
 
-def _check_given_rows(estimator, data, used):
+def _check_given_rows(estimator, data, selection):
     """Raise a ValueError if validation rows are given but not used."""
-    if data.validation is None or used:
+    if data.validation is None or selection == "holdout":
         return
     raise ValueError(
         "X_val and y_val must be None unless a model is selected by them, with "
@@ -192,7 +159,7 @@ def _check_given_rows(estimator, data, used):
     )
 
 
-def path_errors(estimator, problem, spectrum, path, selection):
+def path_errors(problem, spectrum, path, selection):
     """Return the errors of the models of a path, (k,).
 
     Raises
@@ -343,19 +310,12 @@ def prepare_nystrom(estimator, data, path):
     path : ndarray of shape (k,) or None
         Penalties of a path. None: there is a single one.
     """
-    selects = path is not None
-    problem = make_problem(
-        estimator,
-        data,
-        selection="holdout",
-        n_passes=expected_products(estimator, len(path) if selects else 1),
-    )
+    selects, (problem, plan) = path is not None, make_problem(estimator, data)
     alphas = path if selects else np.array([_chosen_alpha(estimator, problem, data)])
     problem.iterates(float(alphas.min()), to_its_end=not selects)
-    problem.check_memory(problem.form("logistic"))
     solver = _nystrom(estimator, problem, alphas, selects)
     found = {"alphas_": None, "validation_path_": None, "coef_path_": None}
-    found["selection_"] = "holdout" if selects else None
+    found["selection_"] = plan.selection
     return problem, solver, found, SolutionRule(problem)
 
 
@@ -416,7 +376,7 @@ def _chosen_alpha(estimator, problem, data):
         n_centers=min(SAMPLED_CENTERS, problem.n_coefs, len(train)),
         centers="uniform",
         cache_size=estimator.cache_size,
-        n_passes=expected_products(estimator, N_PENALTIES_OF_LOG_LOSS),
+        n_products=PRODUCTS_OF_ALPHA * N_PENALTIES_OF_LOG_LOSS,
     )
     if sample.constant:
         return 1.0 / n
@@ -481,12 +441,11 @@ def _extrapolated(coefs, done, alphas, k):
 
 def prepare_falkon(estimator, data):
     """Return problem, solver, chosen attributes and rule of a Falkon classifier."""
-    problem = make_problem(estimator, data, n_passes=expected_products(estimator))
+    problem, _ = make_problem(estimator, data)
     alpha = _chosen_alpha(estimator, problem, data)
     problem.iterates(alpha)
-    problem.check_memory(problem.form("falkon logistic"))
     start = estimator._start(problem, ("dual_coef_", "intercept_"))
-    chosen = {"alpha_": alpha, "cache_size_": problem.cache_megabytes}
+    chosen = {"alpha_": alpha, "cache_size_": problem.matrices[1]}
     chosen["n_centers_"] = problem.n_coefs
     solver = _falkon(problem, alpha, start, estimator.tol)
     return problem, solver, chosen, estimator._rule(problem)

@@ -2,6 +2,7 @@
 
 import math
 from contextlib import suppress
+from dataclasses import replace
 
 from sklearn.base import clone
 
@@ -31,15 +32,16 @@ def plan_of(model, X, n_outputs):
     return model._plan(shape)
 
 
-def shape_of(model, data, n_train=None, held_out=None):
-    """Return the `Shape` of a fit to data: `n_train` distinct rows, or all."""
-    return _shape(
-        model,
-        data.X,
-        data.targets.shape[1],
-        data.groups is not None,
-        data.X.shape[0] if n_train is None else n_train,
-        0 if held_out is None else len(held_out),
+def shape_of(model, data, n_train=None, held_out=None, n_distinct=None):
+    """Return the `Shape` of a fit to data: to `n_train` rows, or all."""
+    n_train = data.X.shape[0] if n_train is None else n_train
+    n_held_out = 0 if held_out is None else len(held_out)
+    labels, n_outputs = data.groups is not None, data.targets.shape[1]
+    return replace(
+        _shape(model, data.X, n_outputs, labels, n_train, n_held_out),
+        n_distinct=n_distinct,
+        given=data.validation is not None,
+        indefinite=data.indefinite,
     )
 
 

@@ -1,7 +1,7 @@
 """The plan of a fit: its method and sizes, what they cost, and how it is printed.
 
-A plan is made from a `Shape`, before any number. `EigenPro*` and `LinearEigenPro*` obey
-it; the other fits call the functions that it is made by. `estimate` shows it.
+A plan is made from a `Shape`, before any number. Fits obey it; those of `DSG*` and
+`RFM*` call the functions that it is made by. `estimate` shows it.
 """
 
 import time
@@ -54,7 +54,12 @@ class Shape:
     kernel : Kernel or None
         Of any bandwidth; None for features and for a kernel matrix.
     n_train, n_held_out : int
-        Distinct training rows, and rows that are held out.
+        Training rows, and others that are held out.
+    n_distinct : int or None
+        Distinct ones among the training rows; None: all.
+    given, indefinite : bool
+        Whether the user gave rows to select a model on, and whether the kernel is known
+        to have negative eigenvalues.
     kernel_dtype : data type
         Of the kernel's values; None: that of the rows.
     n_machines, message_seconds : int, float
@@ -71,6 +76,9 @@ class Shape:
     kernel_dtype: Any = None
     n_machines: int = 1
     message_seconds: float = 0.0
+    n_distinct: int | None = None
+    given: bool = False
+    indefinite: bool = False
 
     @property
     def n(self):

@@ -1,5 +1,8 @@
 """Plans of least squares and the log loss on centers: Nystrom, NYTRO and Falkon."""
 
+import math
+from functools import partial
+
 import numpy as np
 
 from ..arrays import memory
@@ -19,7 +22,7 @@ from .of_epochs import (
     add_pivoted_factor,
     add_ridge,
 )
-from .parameters import chosen_selection, has_log_loss, is_auto, what_is_solved
+from .parameters import chosen_selection, has_log_loss, is_auto
 from .penalty import n_sampled
 from .sizes import FALKON_ITERATIONS, ClosedForm, default_n_centers, factorizes
 
@@ -34,7 +37,7 @@ SAMPLED_SETS, SAMPLED_CENTERS = 2000, 1000
 _HELD_OUT_ITERATIONS = 3
 # Expected products with the kernel matrix, which decide whether to keep it: per penalty
 # of a path, and per Newton step.
-_PRODUCTS_OF_ALPHA, _PRODUCTS_OF_STEP = 20, 5
+PRODUCTS_OF_ALPHA, _PRODUCTS_OF_STEP = 20, 5
 
 # Passes of the log loss over the rows: their number at alpha = 1 and the power of
 # 1 / alpha by which it grows; their number for a path; and the factor for more than two
@@ -59,145 +62,182 @@ _NARROW_FACTOR = 5
 _STORED_PER_OUTPUT, _STORED_PER_ROW = 4, 3
 
 
-def n_iterations(model):
-    """Return the iterations of NYTRO to run one by one, or if none is selected."""
-    return MAX_ITER if is_auto(model.max_iter) else model.max_iter
-
-
-def n_penalties(model):
-    """Return the number of penalties on a path, or 1."""
-    if model.alpha != "path":
-        return 1
-    if model.alphas is not None:
-        return len(np.ravel(model.alphas))
-    return N_PENALTIES_OF_LOG_LOSS if has_log_loss(model) else N_PENALTIES
-
-
-def expected_products(model, n_alphas=None):
-    """Return the expected products with the kernel matrix in a fit of the log loss.
-
-    `n_alphas` is the number of penalties; None: there are Newton steps for one.
-    """
-    if n_alphas is None:
-        return _PRODUCTS_OF_STEP * model.max_iter
-    return _PRODUCTS_OF_ALPHA * n_alphas
-
-
 @memory.read_once()
-def plan_of_closed_form(shape, given, *, most=None, n_stored=0):
+def plan_of_closed_form(shape, given=None, most=None):
     """Return the plan of a model of least squares or of the log loss.
 
-    Parameters
-    ----------
-    shape : Shape
-    given : int or None
-        Number of centers that are given as an array.
-    most : int, default=None
-        Most centers with which a model offers all that it can.
-    n_stored : int, default=0
-        Candidates whose coefficients are stored.
+    `given` are the centers if they are an array, `most` is the number with which a
+    model offers all that it can. Chosen besides:
+
+    - `selection`, see `chosen_selection`, and `steps`, the t of NYTRO's path;
+    - `every_row`: whether the problem is that of the full kernel. Else `n_chosen`, the
+      most centers to choose; None: all distinct rows;
+    - `form`: the `ClosedForm` that has to fit into memory, or None, and `factors`: that
+      of a factorization, to which NYTRO turns if iterating fails;
+    - `n_products` with the kernel matrix of the problem, in which it may be kept.
     """
-    e, n = shape.estimator, shape.n
-    selection = chosen_selection(e, n)
-    kind, holds_out = what_is_solved(e, selection)
-    n_train = n - round(e.validation_fraction * n) if holds_out else n
-    p = e.n_centers if given is None else given
-    if is_auto(p):
-        p = auto_n_centers(shape, kind, holds_out, most, n_stored)
-    if p is not None and given is None:
-        p = min(p, n_train)
-    every_row = p is None or (kind == "falkon" and p == n and given is None)
-    logistic = kind.endswith("logistic")
-    p = p or (n if logistic else n_train)  # held-out rows are centers without weight
-    if shape.kernel_itemsize != 8 and _in_double(shape, kind, every_row, p, selection):
+    e, n, k = shape.estimator, shape.n_train, shape.n_outputs
+    kind, selection, nytro = _kind(e), chosen_selection(shape), not hasattr(e, "alpha")
+    log_loss, falkon = kind.endswith("logistic"), kind.startswith("falkon")
+    left_out, validated = selection in ("gcv", "loo"), selection == "holdout"
+    n_distinct, n_held_out = shape.n_distinct or n, 0
+    if left_out:  # equal rows become one
+        n = n_distinct
+    if validated and not shape.given:
+        n_held_out = math.ceil(e.validation_fraction * n - 1e-9)
+    steps = _steps(e, selection) if nytro else None
+    n_models = len(steps) if nytro else _n_penalties(e)
+    n_stored = n_models if getattr(e, "store_coef_path", False) else 0
+    n_chosen = _n_centers(shape, kind, given, validated, n_stored, most)
+    every_row, p = n_chosen is None and not log_loss, n_chosen
+    if every_row:
+        p, kind = n, "path" if kind == "path" or e.alpha == 0 else "ridge"
+    elif n_chosen is None:  # rows that are held out are centers without weight
+        p = n_distinct
+    elif given is None:
+        p = min(n_chosen, n_distinct, n - n_held_out)
+
+    # The method and its memory.
+    make = partial(ClosedForm.make, n_centers=p, n_rows=n)
+    sums = validated and not (every_row or log_loss)
+    stored = 8 * n * k if log_loss else 3 * p * k * n_stored
+    name = f"full {kind}" if every_row else kind
+    form = factors = make(name, validated=sums, n_stored=stored)
+    method = {"ridge": "factor", "falkon": "iterations"}.get(kind, kind)
+    n_epochs, n_products = 1, 2 if selection == "loo" else 1
+    if log_loss:
+        n_products = PRODUCTS_OF_ALPHA * n_models
+        if falkon:
+            method, n_products = "iterations", _PRODUCTS_OF_STEP * e.max_iter
+    elif kind == "falkon":
+        n_epochs, n_products = min(FALKON_ITERATIONS, e.max_iter), 2 * e.max_iter
+    elif nytro and not (left_out or shape.indefinite):
+        limit = None if is_auto(e.max_iter) else e.max_iter
+        sizes = n, None if every_row else p, shape.d, k
+        known = shape.kernel_itemsize, limit, e.cache_size
+        if not factorizes(shape, factors, sizes, *known):
+            method, n_epochs, form = "iterations", limit or MAX_ITER, None
+            if not every_row:
+                stored = 3 * p * k * (n_epochs + 1) if n_stored else 0
+                form = make("ridge", validated=sums, n_stored=stored)
+    single = log_loss or method == "iterations"
+    if single and not (nytro or isinstance(e.alpha, str)):
+        single = not shape.drowns(e.alpha, p)
+    if not single and shape.kernel_itemsize != 8:
         shape = shape.in_double
+
+    # What it costs.
     fit = Costs(shape)
     fit.finds_equal_rows()
-    if is_auto(getattr(e, "alpha", None)) and not logistic:
-        rows = n_sampled(n_train, None if every_row else p)
+    if not nytro and is_auto(e.alpha) and not log_loss:
+        rows = n_sampled(n - n_held_out, None if every_row else p)
         matrix = shape.matrix(rows, rows, symmetric=True)
         add_ridge(fit, shape, matrix, rows * shape.d * shape.itemsize)
-    if every_row and not logistic:
-        return _on_every_row(fit, shape, kind, holds_out)
-    _add_rows(fit, shape, p, holds_out)
-    if logistic:
-        return _of_log_loss(fit, shape, kind, n_train, p, every_row)
-    return _on_centers(fit, shape, kind, n_train, p, holds_out, selection)
-
-
-def auto_n_centers(shape, kind, validated, most, n_stored=0):
-    """Return the number of centers of "auto"; None: all rows."""
-    e = shape.estimator
-    if shape.precomputed or not isinstance(e.centers, str):
-        return None
-    return default_n_centers(
-        kind,
-        shape.X,
-        shape.n_outputs,
-        shape.xp,
-        shape.device,
-        centers=e.centers,
-        validated=validated,
-        n_stored=n_stored,
-        most=most,
+    _add_rows(fit, shape, n, p, every_row, n_held_out)
+    K = shape.matrix(n - n_held_out, p, symmetric=every_row)
+    parts, everything = [K], K
+    if n_held_out:
+        parts.append(shape.matrix(n_held_out, p))
+        everything = shape.matrix(n, p, symmetric=every_row)
+    if log_loss:
+        n_epochs = _add_newton_steps(fit, shape, kind, parts, n_products, n_chosen)
+    elif method == "iterations":
+        phases = [parts, [everything]] if n_held_out else [parts]
+        n_passes = n_epochs + _HELD_OUT_ITERATIONS * (falkon and shape.labels)
+        to_come = n_epochs if nytro else n_products
+        _add_iterations(fit, shape, phases, n_passes, to_come)
+    elif every_row:
+        _add_full_kernel(fit, shape, everything, factors, kind, n_held_out)
+    else:
+        add_normal_equations(fit, shape, kind, K, n_held_out > 0)
+        if selection == "loo":
+            _add_leave_one_out(fit, shape, K, n_models)
+        if hasattr(e, "alphas") and not shape.labels:
+            # For variances: kernel values of left-out rows, whitened by L, then by the
+            # factor, and squared.
+            fit.uses(8 * p * (2 * p + 4 * n_left_out(n, 1 / 8)))
+    return fit.plan(
+        method,
+        n_centers=p,
+        n_epochs=n_epochs,
+        selection=selection,
+        steps=steps,
+        every_row=every_row,
+        n_chosen=n_chosen,
+        form=form,
+        factors=factors,
+        n_products=n_products,
     )
 
 
-def _is_nytro(e):
-    return not hasattr(e, "alpha")
+def _kind(e):
+    """Return the problem to solve, a key of `ClosedForm.SQUARES`."""
+    falkon = not hasattr(e, "selection")
+    if has_log_loss(e):
+        return "falkon logistic" if falkon else "logistic"
+    if falkon:
+        return "falkon"
+    # NYTRO has no alpha: it selects the number of iterations.
+    return "path" if getattr(e, "alpha", "path") in ("path", 0) else "ridge"
 
 
-def uses_factors(shape, selection, form, p):
-    """Whether the path of NYTRO is computed by factors, see `factorizes`."""
-    e = shape.estimator
-    n_iter = None if is_auto(e.max_iter) else e.max_iter
-    sizes = shape.n, p, shape.d, shape.n_outputs
-    return selection in ("gcv", "loo") or factorizes(
-        shape, form, sizes, shape.kernel_itemsize, n_iter, e.cache_size
-    )
+def _n_penalties(e):
+    """Return the number of penalties on a path, or 1."""
+    if e.alpha != "path":
+        return 1
+    if e.alphas is not None:
+        return len(np.ravel(e.alphas))
+    return N_PENALTIES_OF_LOG_LOSS if has_log_loss(e) else N_PENALTIES
 
 
-def _in_double(shape, kind, every_row, p, selection):
-    """Whether kernel values are computed in float64, as in every closed form."""
-    e = shape.estimator
-    if _is_nytro(e):
-        return uses_factors(shape, selection, ClosedForm.make("path", p, shape.n), p)
-    if not (kind.startswith("falkon") or kind == "logistic"):
-        return True
-    if every_row and kind == "falkon":
-        return True
-    return not isinstance(e.alpha, str) and shape.drowns(e.alpha, p)
+def _steps(e, selection):
+    """Return the t of NYTRO's path; all up to `MAX_ITER` if the user limits it."""
+    automatic = is_auto(e.max_iter)
+    last = e.max_iter
+    if automatic:
+        last = MAX_ITER if selection is None else LAST
+    if automatic and e.tol is None:
+        return iterations(last)
+    return iterations(last, all_up_to=MAX_ITER)
 
 
-def _on_every_row(fit, shape, kind, holds_out):
-    """Return the plan for the full kernel of all rows."""
-    e, n, k = shape.estimator, shape.n, shape.n_outputs
-    path = kind == "path" or (kind == "falkon" and e.alpha == 0)
-    form = ClosedForm.make("full path" if path else "full ridge", n, n)
-    K = shape.matrix(n, n, symmetric=True)
-    fit.holds("data copy", n * shape.d * shape.itemsize)
-    if shape.kernel_itemsize != shape.itemsize:
-        fit.holds("data copy", n * shape.d * shape.kernel_itemsize)
-    fit.holds("kernel matrix", 8 * n * n)
-    fit.holds("centers", n * K.row_width * shape.kernel_itemsize)
-    # All eigenvectors, of which alpha=0 may need none; the factors of a path, 0.34 to
-    # 0.4 n^2 numbers with 2000 to 5000 rows; or the part of the inverse for the rows
-    # that are left out, 4 to 15 MB with 1000 to 5000 rows.
-    all_vectors = path and not (holds_out and krylov_pays(n, k))
-    values = 3 * n * n if all_vectors else 0.4 * n * n
-    if not path:
-        values = n_left_out(n, 1 / 4) ** 2
-    fit.uses(8 * values + fit.tiles(K) + 40 * n * k)
-    fit.entries((2 if path else 1) * n * n / 2)
-    fit.touches(8 * n * n)
-    fit.products(form.work * (ALL_EIGENVECTORS if all_vectors else 1))
-    return fit.plan("path" if path else "factor", n_centers=n)
+def _n_centers(shape, kind, given, validated, n_stored, most):
+    """Return the most centers to choose; None: all rows."""
+    e, p = shape.estimator, shape.estimator.n_centers
+    if given is not None:
+        return given.shape[0]
+    if is_auto(p):
+        if shape.precomputed:
+            return None
+        p = default_n_centers(
+            kind,
+            shape.X,
+            shape.n_outputs,
+            shape.xp,
+            shape.device,
+            centers=e.centers,
+            validated=validated,
+            n_stored=n_stored,
+            most=most,
+        )
+    if kind.startswith("falkon") and p is not None and p >= shape.n:
+        # One Cholesky factor gives the same model, unless rows are equal.
+        return None if shape.n_distinct in (None, shape.n_train) else p
+    return p
 
 
-def _add_rows(fit, shape, p, holds_out):
+def _add_rows(fit, shape, n, p, every_row, held_out):
     """Add rows, targets and p centers, or the p columns of a given kernel matrix."""
-    n, k, size = shape.n, shape.n_outputs, shape.itemsize
-    if holds_out:
+    k, size = shape.n_outputs, shape.itemsize
+    width = 0 if shape.precomputed else shape.matrix(n, p).row_width
+    width *= shape.kernel_itemsize
+    if every_row:
+        fit.holds("data copy", n * shape.d * size)
+        if shape.kernel_itemsize != size:
+            fit.holds("data copy", n * shape.d * shape.kernel_itemsize)
+        fit.holds("centers", n * width)
+        return
+    if held_out:
         fit.holds("data copy", n * shape.d * size)
         fit.touches(n * shape.d * size)
     # Targets as given, centered, and with a column of ones; weights and indices.
@@ -205,49 +245,58 @@ def _add_rows(fit, shape, p, holds_out):
     if shape.precomputed:  # the columns of the centers
         fit.holds("kernel matrix", n * p * size)
     else:
-        width = shape.matrix(n, p).row_width * shape.kernel_itemsize
         fit.holds("centers", p * (2 * shape.d * size + width))
 
 
-def _on_centers(fit, shape, kind, n_train, p, holds_out, selection):
-    """Return the plan of least squares on p centers."""
-    e, n, k, size = shape.estimator, shape.n, shape.n_outputs, shape.kernel_itemsize
-    K = shape.matrix(n_train, p)
-    form = ClosedForm.make(kind, p, n, validated=holds_out)
-    square, falkon = 8 * p * p, kind == "falkon"
-    iterates = _is_nytro(e) and not uses_factors(shape, selection, form, p)
-    if not (falkon or iterates):
-        add_normal_equations(fit, shape, kind, K, holds_out)
-        if kind == "path" and selection == "loo":
-            _add_leave_one_out(fit, shape, K)
-        if hasattr(e, "alphas") and not shape.labels:
-            # For variances: kernel values of left-out rows, whitened by L, then by the
-            # factor, and squared.
-            fit.uses(2 * square + 4 * 8 * p * n_left_out(n, 1 / 8))
-        return fit.plan("factor" if kind == "ridge" else kind, n_centers=p)
-    n_epochs = min(FALKON_ITERATIONS, e.max_iter) if falkon else n_iterations(e)
-    n_passes = n_epochs
-    if falkon and shape.labels:
-        n_passes += _HELD_OUT_ITERATIONS
-    n_products = 2 * e.max_iter if falkon else n_epochs
-    (kept,) = cached_bytes([K], e.cache_size, n_products, shape.d)
-    fit.holds("preconditioner", 2 * square)
-    fit.products(ClosedForm.CUBES["falkon"] * p**3)
-    if kept:
-        fit.keeps(kept)
-        fit.takes(n_passes * n_train * p * CPU.convert / fit.n_threads)
-        fit.reads(n_passes * n_train * p, 2 * k, 8)
-    else:
-        fit.entries(n_passes * n_train * p, 2 * k)
-    # Blocks of a matrix kept in float32 are converted to float64.
-    converted = kept and size == 4
-    block = min(CPU.tile_bytes, 8 * n * p) if converted else fit.tiles(K)
-    fit.uses(2 * square + block)
-    add_pivoted_factor(fit, p)
-    return fit.plan("iterations", n_centers=p, n_epochs=n_epochs)
+def _add_full_kernel(fit, shape, K, form, kind, held_out):
+    """Add a factor, or the eigenvectors, of the full kernel of all rows."""
+    n, k = K.shape[0], shape.n_outputs
+    fit.holds("kernel matrix", 8 * n * n)
+    # All eigenvectors, of which alpha=0 may need none; the factors of a path, 0.34 to
+    # 0.4 n^2 numbers with 2000 to 5000 rows; or the part of the inverse for the rows
+    # that are left out, 4 to 15 MB with 1000 to 5000 rows.
+    all_vectors = kind == "path" and not (held_out and krylov_pays(n, k))
+    values = 3 * n * n if all_vectors else 0.4 * n * n
+    if kind != "path":
+        values = n_left_out(n, 1 / 4) ** 2
+    fit.uses(8 * values + fit.tiles(K) + 40 * n * k)
+    fit.entries((2 if kind == "path" else 1) * n * n / 2)
+    fit.touches(8 * n * n)
+    fit.products(form.work * (ALL_EIGENVECTORS if all_vectors else 1))
 
 
-def _add_leave_one_out(fit, shape, K):
+def _add_iterations(fit, shape, phases, n_passes, n_products):
+    """Add products with kernel matrices: with those of one phase, then of another.
+
+    The matrices are K(X, Z) of rows and centers, or the full one, which is symmetric.
+    """
+    e, K, columns, work = shape.estimator, phases[-1][0], shape.n_outputs, 0
+    if not K.symmetric:
+        columns, work = 2 * columns, 16 * K.shape[1] ** 2
+        fit.holds("preconditioner", work)
+        fit.products(ClosedForm.CUBES["falkon"] * K.shape[1] ** 3)
+        add_pivoted_factor(fit, K.shape[1])
+    most, block = 0, fit.tiles(K)
+    for matrices in phases:
+        kept = cached_bytes(matrices, e.cache_size, n_products, shape.d)
+        most = max(most, sum(filter(None, kept)))
+        for matrix, n_bytes in zip(matrices, kept, strict=True):
+            count = n_passes * matrix.shape[0] * matrix.shape[1]
+            if not n_bytes:
+                fit.entries(count, columns)
+                continue
+            fit.entries(n_bytes / matrix.itemsize)
+            fit.touches(n_bytes)
+            fit.reads(count, columns, None if K.symmetric else 8)
+            if not K.symmetric:  # blocks are converted to float64
+                fit.takes(count * CPU.convert / fit.n_threads)
+                if matrix.itemsize == 4:
+                    block = min(CPU.tile_bytes, 8 * count // n_passes)
+    fit.holds("kernel matrix", most)
+    fit.uses(work + block)
+
+
+def _add_leave_one_out(fit, shape, K, n_models):
     """Add the exact leave-one-out errors of a path: the second pass over the rows.
 
     While a block of the kernel matrix is multiplied, the product before is in memory;
@@ -260,7 +309,6 @@ def _add_leave_one_out(fit, shape, K):
         fit.touches(kept)
     else:
         fit.entries(n * p)
-    n_models = len(iterations(LAST)) if _is_nytro(e) else n_penalties(e)
     width = 3 * (shape.n_outputs + 1) * n_models
     b = next(blocks(n, p + width)).stop
     n_products = 2 if b == n else 3
@@ -271,13 +319,11 @@ def _add_leave_one_out(fit, shape, K):
 # The log loss
 
 
-def _of_log_loss(fit, shape, kind, n_train, p, every_row):
-    """Return the plan of Newton steps on p centers."""
-    e, n, k = shape.estimator, shape.n, shape.n_outputs
-    falkon, path = kind.startswith("falkon"), e.alpha == "path"
+def _add_newton_steps(fit, shape, kind, parts, n_products, n_chosen):
+    """Add Newton steps on centers; return their number."""
+    e, n, k = shape.estimator, sum(K.shape[0] for K in parts), shape.n_outputs
+    falkon, path, p = kind.startswith("falkon"), e.alpha == "path", parts[0].shape[1]
     square = 8 * p * p
-    n_products = expected_products(e, None if falkon else n_penalties(e))
-    parts = [shape.matrix(n_rows, p) for n_rows in (n_train, n - n_train) if n_rows]
     sizes = cached_bytes(parts, e.cache_size, n_products, shape.d)
     kept = shape.precomputed or all(sizes)
     fit.holds("targets", 8 * n * (_STORED_PER_OUTPUT * k + _STORED_PER_ROW))
@@ -286,33 +332,32 @@ def _of_log_loss(fit, shape, kind, n_train, p, every_row):
         fit.keeps(sum(n_bytes or 0 for n_bytes in sizes))
     if is_auto(e.alpha):
         _add_sample(fit, shape, p)
-    n_passes, n_steps = _newton_steps(shape, kind, path)
+    n_passes, n_steps = _usual_steps(shape, kind, path)
     _add_passes(fit, shape, n_passes * n * p, kept)
     fit.entries(p * p / 2)
     add_pivoted_factor(fit, p)
     fit.products(n_steps * FACTOR_CUBES * p**3)
     # Sums over centers or rows, while the last sums and their factor are in memory.
-    if falkon or every_row:
+    if falkon or n_chosen is None:
         fit.products(n_steps * p**3)
         fit.uses(6 * square)
     else:
         _add_sums(fit, shape, _PATH_SUMS if path else _SUMS, parts, kept)
     fit.holds("preconditioner", 2 * square)
-    method = "iterations" if falkon else kind
-    return fit.plan(method, n_centers=p, n_epochs=n_steps)
+    return n_steps
 
 
 def _add_sample(fit, shape, p):
     """Add the path on a sample of the rows that chooses an automatic penalty."""
     m, s = min(shape.n, SAMPLED_SETS), min(p, SAMPLED_CENTERS)
-    n_passes, n_steps = _newton_steps(shape, "logistic", True)
+    n_passes, n_steps = _usual_steps(shape, "logistic", True)
     fit.entries(m * s)
     _add_passes(fit, shape, n_passes * m * s, True)
     fit.products(n_steps * FACTOR_CUBES * s**3 + _PATH_SUMS * m * s**2)
     fit.uses(8 * (m * s + 4 * s * s))
 
 
-def _newton_steps(shape, kind, path):
+def _usual_steps(shape, kind, path):
     """Return the usual numbers of passes over the rows and of Newton steps."""
     e, factor = shape.estimator, _MULTICLASS_FACTOR if shape.n_outputs > 1 else 1.0
     if path:

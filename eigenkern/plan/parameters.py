@@ -81,36 +81,24 @@ def largest_size(estimator):
     return max((size for size in sizes if not is_auto(size)), default=0)
 
 
-def chosen_selection(estimator, n_distinct, *, given=False, indefinite=False):
+def chosen_selection(shape):
     """Return how a path is selected: what "auto" means, or the parameter.
 
-    `given` says whether there are validation rows, and `indefinite` whether the kernel
-    is known to be: then the left-out values, of which the negative part is dropped, are
-    not those of predictions.
+    None: there is no path. On an indefinite kernel the left-out values, of which the
+    negative part is dropped, are not those of predictions.
     """
-    selection = getattr(estimator, "selection", None)
+    e = shape.estimator
+    selection = getattr(e, "selection", None)
+    if getattr(e, "alpha", "path") != "path":
+        return None
     if not is_auto(selection):
         return selection
-    single_rows = getattr(estimator, "one_standard_error", False)
-    if given or single_rows or has_log_loss(estimator) or indefinite:
+    single_rows = getattr(e, "one_standard_error", False)
+    if shape.given or single_rows or has_log_loss(e) or shape.indefinite:
         return "holdout"
-    if n_distinct >= _ENOUGH_TO_HOLD_OUT:
+    if (shape.n_distinct or shape.n_train) >= _ENOUGH_TO_HOLD_OUT:
         return "holdout"
     # Little determines the coefficient of a center whose row is left out, unless all
     # rows are centers: a path would be judged by rows unlike new ones.
-    every_row = estimator.n_centers is None or is_auto(estimator.n_centers)
-    return "loo" if every_row and not gives_centers(estimator) else "holdout"
-
-
-def what_is_solved(estimator, selection=None):
-    """Return the kind of `ClosedForm`, and whether a model is selected on other rows.
-
-    These are held out, unless some are given; `selection` is that of a path.
-    """
-    if not hasattr(estimator, "selection"):
-        return "falkon logistic" if has_log_loss(estimator) else "falkon", False
-    # NYTRO has no alpha: it selects the number of iterations.
-    alpha = getattr(estimator, "alpha", "path")
-    kind = "path" if alpha in ("path", 0) else "ridge"
-    holds_out = alpha == "path" and selection == "holdout"
-    return "logistic" if has_log_loss(estimator) else kind, holds_out
+    every_row = e.n_centers is None or is_auto(e.n_centers)
+    return "loo" if every_row and not gives_centers(e) else "holdout"

@@ -153,12 +153,24 @@ class ClosedForm:
         smaller = partial(cls.make, kind, n_rows=n_rows, **options)
         return cls(int(needed), work, n_centers, squares, shown, smaller)
 
-    def most(self, free):
-        """Return the most centers with which the fit takes at most `free` bytes."""
-        return bisect_right(
-            range(1, self.size),
-            free,
-            key=lambda p: self.make_smaller(n_centers=p).bytes,
+    def check_memory(self, place):
+        """Raise a ValueError unless the free memory of a device holds the fit."""
+        free, squares = memory.available(place.xp, place.device), self.bytes_of_squares
+        if self.bytes <= free:
+            return
+        matrices, remedy = "", "at least that much must be free"
+        if 4 * squares > self.bytes:
+            matrices = f"{squares / 1e6:.0f} of it for matrices of "
+            matrices += f"{self.size} x {self.size}, "
+            most = bisect_right(
+                range(1, self.size),
+                free,
+                key=lambda p: self.make_smaller(n_centers=p).bytes,
+            )
+            remedy = "pass a smaller n_centers" + (f", at most {most}" if most else "")
+        raise ValueError(
+            f"n_centers={self.n_centers} needs {self.bytes / 1e6:.0f} MB, "
+            f"{matrices}but {free / 1e6:.0f} MB of memory are free; {remedy}"
         )
 
 

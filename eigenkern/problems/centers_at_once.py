@@ -43,9 +43,9 @@ class CenterProblem(LeastSquares):
         nothing while their weight is zero.
     centers : str or array of shape (p, d)
         One of `eigenkern.centers.METHODS`, or the centers.
-    cache_size, n_passes : "auto" or float, int
-        MB for the kernel matrix of the training rows, which may be cached if it is used
-        more than once.
+    cache_size, n_products : "auto" or float, int
+        MB for the kernel matrices of the rows, and the number of products with them to
+        come, see `operators.cached`.
 
     Attributes
     ----------
@@ -65,14 +65,14 @@ class CenterProblem(LeastSquares):
         n_centers,
         centers,
         cache_size=0,
-        n_passes=1,
+        n_products=1,
         **options,
     ):
         n, given = len(train), not isinstance(centers, str)
         n_columns = centers.shape[0] if given else min(n_centers or n, n)
         options["n_columns"] = n_columns
         super().__init__(device, data, train, held_out, **options)
-        self._cache_size, self._n_passes = cache_size, n_passes
+        self._cache_size, self._n_products = cache_size, n_products
         self._centers = self._center_weights = self.center_of_row = None
         if given:
             centers = self.to_compute(centers)
@@ -165,7 +165,7 @@ class CenterProblem(LeastSquares):
 
     def in_double(self):
         super().in_double()
-        for name in ("whitening", "_training_matrix", "_moments", "everything"):
+        for name in ("whitening", "matrices", "_moments", "everything"):
             vars(self).pop(name, None)
 
     def matrix_of_validation(self, coef):
@@ -173,12 +173,12 @@ class CenterProblem(LeastSquares):
         return self.matrix_of(self.validation)
 
     @cached_property
-    def _training_matrix(self):
-        """K(X, Z) of the training rows, cached if it is used again."""
-        matrix = self.matrix_of(self.train)
-        if self._n_passes == 1:
-            return matrix
-        return cached([matrix], self._cache_size, self._n_passes, self.n_features)[0][0]
+    def matrices(self):
+        """K(X, Z) of the training and the validation rows; how many MB are cached."""
+        matrices = [self.matrix_of(rows) for rows in self.parts]
+        if self._n_products == 1:
+            return matrices, 0.0
+        return cached(matrices, self._cache_size, self._n_products, self.n_features)
 
     # Normal equations
 
@@ -189,10 +189,9 @@ class CenterProblem(LeastSquares):
         They are computed before any linear algebra, after which BLAS threads keep
         spinning and slow down the kernel's tiles.
         """
-        matrices = [self._training_matrix, *map(self.matrix_of, self.parts[1:])]
         return [
             Moments.of(matrix, rows.targets, rows.weights, self.whitening)
-            for matrix, rows in zip(matrices, self.parts, strict=True)
+            for matrix, rows in zip(self.matrices[0], self.parts, strict=True)
         ]
 
     @property
@@ -215,7 +214,7 @@ class CenterProblem(LeastSquares):
         scale = (spectrum.weight * xp.where(inside, e, xp.ones_like(e))) ** -0.5
         scale = xp.where(inside, scale, xp.zeros_like(scale))
         R_V = self.expand(spectrum.vectors * scale)
-        for block, U in products(self._training_matrix, R_V, width):
+        for block, U in products(self.matrices[0][0], R_V, width):
             U *= xp.sqrt(rows.weights[block])[:, None]
             yield block, U
 

@@ -5,12 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arrays import memory
 from ..arrays.array import namespace, to_numpy
 from ..arrays.linalg import large_gram, large_product
 from ..centers import distinct_rows
 from ..kernels import MEDIAN_ROWS
-from ..methods.descent import Descent
 from ..methods.direct import N_DIAGONAL
 from ..methods.left_out import (
     gcv_errors,
@@ -28,7 +26,7 @@ from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
 from ..plan.bandwidth_choice import merged
 from ..plan.penalty import auto_ridge, n_sampled
-from ..plan.sizes import ClosedForm, rounding
+from ..plan.sizes import rounding
 from ..rows.lazy_rows import is_lazy, rows_at
 from ..rows.robust import cast
 from .data import OutOfSample, sample_of_classes
@@ -179,7 +177,7 @@ class LeastSquares(Problem):
     - ``expand(b)``: the coefficients of the centers (or rows) themselves;
       ``places(b)``: their rows in `dual_coef_`, and its number of rows;
       ``centers_of(b)``: the centers (or rows), in the data type of X;
-    - ``matrix_of(rows)``: the operator of training rows that `descent` needs;
+    - ``matrix_of(rows)``: the operator of training rows that ``gradient`` needs;
       ``matrix_of_validation(b)``: the one whose product with ``expand(b)`` gives the
       values on the validation rows;
     - ``training`` and ``everything``: the normal equations of the training rows, and of
@@ -375,37 +373,6 @@ class LeastSquares(Problem):
         harmless = xp.all(change <= _HARMLESS**2 * spread)
         return self.dtype if bool(harmless) else double
 
-    # Memory
-
-    def form(self, path, n_stored=0):
-        """Return the `ClosedForm` of a fit, with eigenvectors for a `path`.
-
-        Of `n_stored` candidates the coefficients are stored.
-        """
-        n, n_outputs = self.all.targets.shape
-        kind, p = "path" if path else "ridge", self.n_centers
-        if p is None:
-            stored = 3 * n * n_stored * n_outputs
-            return ClosedForm.make(f"full {kind}", n, n, n_stored=stored)
-        validated, stored = self.validation is not None, 3 * p * n_stored * n_outputs
-        return ClosedForm.make(kind, p, n, validated=validated, n_stored=stored)
-
-    def check_memory(self, form):
-        """Raise a ValueError unless the free memory holds a `ClosedForm`."""
-        free, squares = memory.available(self.xp, self.device), form.bytes_of_squares
-        if form.bytes <= free:
-            return
-        matrices, remedy = "", "at least that much must be free"
-        if 4 * squares > form.bytes:
-            matrices = f"{squares / 1e6:.0f} of it for matrices of "
-            matrices += f"{form.size} x {form.size}, "
-            remedy, most = "pass a smaller n_centers", form.most(free)
-            remedy += f", at most {most}" if most else ""
-        raise ValueError(
-            f"n_centers={form.n_centers} needs {form.bytes / 1e6:.0f} MB, "
-            f"{matrices}but {free / 1e6:.0f} MB of memory are free; {remedy}"
-        )
-
     # Selection
 
     def path_spectrum(self, selection, low, high):
@@ -579,25 +546,6 @@ class LeastSquares(Problem):
         targets = to_numpy(rows.targets) + self.intercept
         weights, n = to_numpy(rows.weights), float(self.n_observations(rows))
         return OutOfSample(values, targets, weights, n)
-
-    # Gradient descent
-
-    def descent(self, rows, matrix):
-        """Return gradient descent on some rows, started at the mean of their targets.
-
-        `matrix` is ``matrix_of(rows)``, possibly cached.
-        """
-        weight = float(self.xp.sum(rows.weights))
-
-        def gradient(b, Y):
-            return self.gradient(matrix, rows, b, Y) / weight
-
-        # In 39 of 192 fits (400 iterations, four data sets) gradients grew by rounding,
-        # all below 0.002 eps^1/2 times the first gradient; in one more fit an
-        # eigenvalue was negative.
-        noise = 10 * float(self.xp.finfo(matrix.dtype).eps) ** 0.5
-        Y = rows.targets - self.mean(rows)
-        return Descent(gradient, Y, matrix.shape[1], noise)
 
     def mean(self, rows):
         """Return the weighted mean of the targets of some rows, shape (l,)."""

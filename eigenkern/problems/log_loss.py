@@ -9,9 +9,8 @@ from ..arrays.linalg import large_product, solve_triangular
 from ..arrays.machine import machine_of
 from ..losses import LogLoss
 from ..methods.newton import Logistic, Preconditioner
-from ..operators.cached import cached
 from ..operators.matrix import StackedRows
-from ..plan.sizes import ClosedForm, n_cores_of, planned_bytes
+from ..plan.sizes import n_cores_of, planned_bytes
 from .centers_at_once import CenterProblem
 from .closed_form import standard_error, weighted_mean
 
@@ -23,8 +22,7 @@ class LogisticProblem(CenterProblem):
     """Logistic regression on the features of centers, or of all distinct rows.
 
     Targets are as `LogLoss` takes them. Coefficients are (p + 1, l), with the
-    intercepts as their last row. `cache_size` is for the kernel matrices of the rows
-    and the centers, and `n_passes` the approximate number of products with each.
+    intercepts as their last row.
     """
 
     def __init__(self, device, data, train, held_out, **options):
@@ -47,29 +45,11 @@ class LogisticProblem(CenterProblem):
         c = self.xp.asarray(c[None, :], dtype=self.xp.float64, device=self.device)
         return self.xp.concat([self.initial_coef(), c])
 
-    def form(self, kind):
-        """Return the memory of a fit, "logistic" or "falkon logistic"."""
-        n, n_outputs = self.all.targets.shape
-        # Targets, values, curvature and two gradients for every row.
-        n_stored = 8 * n * n_outputs
-        return ClosedForm.make(kind, self.n_centers, n, n_stored=n_stored)
-
     # Objectives
-
-    @cached_property
-    def _matrices(self):
-        """K(X, Z) of training rows and of validation rows; how many MB are cached."""
-        matrices = [self.matrix_of(rows) for rows in self.parts]
-        return cached(matrices, self._cache_size, self._n_passes, self.n_features)
-
-    @property
-    def cache_megabytes(self):
-        """Size of the cached kernel matrices in MB."""
-        return self._matrices[1]
 
     def objective(self, rows):
         """Return the objective on the training rows, or with the held-out rows."""
-        matrices = self._matrices[0]
+        matrices = self.matrices[0]
         several = len(rows.index) > len(self.train.index)
         return Logistic(
             StackedRows(matrices) if several else matrices[0],
@@ -95,7 +75,7 @@ class LogisticProblem(CenterProblem):
             sums = partial(objective.sums, transform=self.whitening.R, whiten=whiten)
             new = n * p**2 / 2 + p**3
         # How many passes over the rows take as long as a preconditioner.
-        matrix = self._matrices[0][0]
+        matrix = self.matrices[0][0]
         machine, n_threads = machine_of(matrix), n_cores_of(matrix)
         entry = machine.product_seconds(2 * n_outputs, 8, n_threads)
         fits = n * p * matrix.itemsize <= planned_bytes(matrix, self._cache_size)
@@ -111,7 +91,7 @@ class LogisticProblem(CenterProblem):
 
     def validation_losses(self, coef):
         """Return the log loss of every validation row, (m,)."""
-        F = self.values(self._matrices[0][1], coef[:-1, :]) + coef[-1, :]
+        F = self.values(self.matrices[0][1], coef[:-1, :]) + coef[-1, :]
         loss = LogLoss(self.targets.shape[1])
         return loss.value(self.validation.targets, F)
 

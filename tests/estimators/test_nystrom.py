@@ -41,7 +41,6 @@ from eigenkern.methods.paths import (
 from eigenkern.plan import sizes
 from eigenkern.plan.sizes import ClosedForm
 from eigenkern.problems.centers_at_once import CenterProblem
-from eigenkern.problems.closed_form import LeastSquares
 from eigenkern.problems.data import Data, hold_out
 from eigenkern.problems.rows_at_once import RowProblem
 
@@ -1103,13 +1102,13 @@ def test_memory_stays_within_the_plan(model, rng, monkeypatch, factorize, small_
     n = 1500 if model.n_centers is None else 8000
     X, noise = rng.standard_normal((2, n, 4))
     Y, plans = X + noise, []
-    check = LeastSquares.check_memory
+    check = ClosedForm.check_memory
 
-    def remember(self, plan):
-        plans.append(plan)
-        check(self, plan)
+    def remember(self, place):
+        plans.append(self)
+        check(self, place)
 
-    monkeypatch.setattr(LeastSquares, "check_memory", remember)
+    monkeypatch.setattr(ClosedForm, "check_memory", remember)
     small_blocks(2e6)
     model.set_params(kernel="gaussian", bandwidth=0.5, random_state=0, cache_size=0)
     tracemalloc.start()
@@ -1155,7 +1154,7 @@ def test_the_plan_has_room_for_stored_paths(
     small_blocks(1e6)
     plans = []
     monkeypatch.setattr(
-        LeastSquares, "check_memory", lambda self, plan: plans.append(plan.bytes)
+        ClosedForm, "check_memory", lambda self, place: plans.append(self.bytes)
     )
     tracemalloc.start()
     model.fit(X, Y)
