@@ -7,6 +7,7 @@ import numpy as np
 
 from .arrays.array import ArrayLike, to_numpy
 from .fitting.validation import check_has_fitted
+from .plan.parameters import has_log_loss
 
 __all__ = [
     "ConvergenceDisplay",
@@ -352,7 +353,7 @@ class RegularizationPathDisplay:
         else:
             parameter, chosen = "iterations", estimator.n_iter_
             values = to_numpy(estimator.iterations_)[: len(errors)]
-        logistic = getattr(estimator, "loss", None) == "log_loss"
+        logistic = has_log_loss(estimator)
         return cls(
             values=values,
             errors=errors,

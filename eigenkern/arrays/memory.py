@@ -69,6 +69,15 @@ def available(xp, device):
     return found
 
 
+def check(n_bytes, xp, device, needs, remedy):
+    """Raise a ValueError, that something `needs`, unless `device` has free memory."""
+    free = available(xp, device)
+    if n_bytes > free:
+        raise ValueError(
+            f"{needs}, but {free / 1e6:.0f} MB of memory are free; {remedy}"
+        )
+
+
 def _of_gpu(xp, device):
     """Return the free and the installed bytes of a GPU to plan with, or None."""
     if is_cupy(xp):

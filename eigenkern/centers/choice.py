@@ -46,13 +46,11 @@ def choose(method, kernel, X, n_centers, rng, weights=None):
         indices = uniform_indices(n, n_centers, rng)
         return take(X, indices), indices
     width = n_centers if method == "rpcholesky" else pilot_size(n, n_centers)
-    needed, free = 16.0 * n * width, memory.available(xp, device)
-    if needed > free:
-        raise ValueError(
-            f"centers={method!r} needs {needed / 1e6:.0f} MB for {n_centers} "
-            f"centers of {n} distinct rows, but {free / 1e6:.0f} MB of "
-            "memory are free; pass a smaller n_centers or centers='uniform'"
-        )
+    needed = 16.0 * n * width
+    needs = f"centers={method!r} needs {needed / 1e6:.0f} MB for {n_centers} centers "
+    needs += f"of {n} distinct rows"
+    remedy = "pass a smaller n_centers or centers='uniform'"
+    memory.check(needed, xp, device, needs, remedy)
     diagonal = xp.linalg.diagonal(X) if kernel is None else kernel.diagonal(X)
     diagonal = xp.astype(diagonal, xp.float64)
     largest = float(xp.max(diagonal))

@@ -21,14 +21,14 @@ from ..fitting.validation import (
     warn_user,
 )
 from ..methods.conjugate_gradients import Falkon, TwoCholesky, falkon, last_state
+from ..methods.newton import newton, way_down
 from ..methods.state import State
-from ..plan.parameters import is_auto
+from ..plan.parameters import has_log_loss, is_auto
 from .on_centers import (
     check_loss,
     chosen_alpha,
     make_problem,
     plan_of_least_squares,
-    prepare_falkon,
     ridge_coef,
 )
 
@@ -123,7 +123,7 @@ class _FalkonLike(Model):
         ConvergenceWarning
             If nothing is learned, or `max_iter` iterations do not reach `tol`.
         """
-        if checkpoint is not None and getattr(self, "loss", None) == "log_loss":
+        if checkpoint is not None and has_log_loss(self):
             raise ValueError(
                 "checkpoint must be None with loss='log_loss'; got "
                 f"{checkpoint!r}: only loss='squared_error' can continue from one"
@@ -660,6 +660,23 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
 
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
-        if self.loss == "squared_error":
+        if not has_log_loss(self):
             return super()._prepare(data)
-        return prepare_falkon(self, data)
+        problem, _ = make_problem(self, data)
+        alpha = chosen_alpha(self, problem)
+        problem.iterates(alpha)
+        start = self._start(problem, ("dual_coef_", "intercept_"))
+        chosen = {"alpha_": alpha, "cache_size_": problem.matrices[1]}
+        chosen["n_centers_"] = problem.n_coefs
+        solver = self._newton_steps(problem, alpha, start)
+        return problem, solver, chosen, self._rule(problem)
+
+    def _newton_steps(self, problem, alpha, start):
+        """Return an iterator of the states of Newton steps."""
+        if problem.constant:
+            return iter([State(problem.start, converged=True)])
+        objective, rows = problem.objective(problem.train), problem.train
+        preconditioner = problem.preconditioner(objective, rows, of_centers=True)
+        alphas = way_down(alpha) if start is None else [alpha]
+        start = problem.start if start is None else start
+        return newton(objective, preconditioner, start, alphas, self.tol)

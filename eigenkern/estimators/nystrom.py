@@ -15,20 +15,19 @@ from ..fitting.validation import (
     check_kernel_parameters,
     check_number,
     on_its_device,
+    warn_user,
 )
+from ..methods.newton import KEPT_TOL, MOST_STEPS, best_of_path, minimized, way_down
 from ..methods.paths import RidgePath
 from ..methods.state import State
-from ..plan.of_closed_forms import N_PENALTIES, N_PENALTIES_OF_LOG_LOSS
-from ..plan.parameters import is_auto
+from ..plan.parameters import has_log_loss, is_auto
 from .on_centers import (
-    check_log_loss_selection,
     check_loss,
     check_selection,
     chosen_alpha,
     make_problem,
     path_errors,
     plan_of_least_squares,
-    prepare_nystrom,
     ridge_coef,
     warn_at_end,
     warn_if_indefinite,
@@ -173,37 +172,34 @@ class _Nystrom(Model):
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
         problem, plan = make_problem(self, data)
-        selects = plan.selection is not None
-        alphas = check_alphas(self.alphas) if selects else [chosen_alpha(self, problem)]
+        alphas = plan.path
+        if alphas is None:
+            alphas = np.array([chosen_alpha(self, problem)])
         found = {"alphas_": None, "validation_path_": None, "coef_path_": None}
         found["selection_"] = plan.selection
-        solver = self._solution(problem, RidgePath(alphas), plan.selection)
+        solver = self._solution(problem, alphas, plan.selection)
         return problem, solver, found, SolutionRule(problem)
-
-    @property
-    def _selects(self):
-        return self.alpha == "path"
 
     def _replaced(self, data):
         # No penalty is known to suit a kernel that is not positive semi-definite.
         by_path = data.indefinite and is_auto(self.alpha) and not data.constant
         return {"alpha": "path"} if by_path else super()._replaced(data)
 
-    def _solution(self, problem, path, selection):
+    def _solution(self, problem, alphas, selection):
         """Yield the model of the best lambda, fitted to all rows."""
-        everything = problem.everything
+        everything, path = problem.everything, RidgePath(alphas)
         self._say(f"normal equations of {len(problem.train.index)} rows")
-        alpha, found, spectrum = float(path.alphas[0]), {}, None
-        ends = path.alphas.min(), path.alphas.max()
+        alpha, found, spectrum = float(alphas[0]), {}, None
+        ends = alphas.min(), alphas.max()
         if selection is not None:
             spectrum = problem.path_spectrum(selection, *ends)
             warn_if_indefinite(self, spectrum)
             errors = path_errors(problem, spectrum, path, selection)
-            warn_at_end(self, path.alphas, errors, ABOVE_ROUNDING * spectrum.floor)
+            warn_at_end(self, alphas, errors, ABOVE_ROUNDING * spectrum.floor)
             alpha = self._best_alpha(problem, spectrum, path, errors)
             self._say(f"path of {len(errors)} values: alpha = {alpha:.3g}")
-            found["alphas_"] = problem.to_source_or_none(path.alphas)
-            found["validation_path_"] = problem.to_source_or_none(errors)
+            found["alphas_"] = problem.to_source(alphas)
+            found["validation_path_"] = problem.to_source(errors)
             if problem.refits:
                 spectrum = everything.spectrum if spectrum.indefinite else None
         if self.store_coef_path:
@@ -251,10 +247,10 @@ def _equal(problem, spectrum, alphas, best):
     return np.maximum(_EQUAL, np.minimum(2 * distance, _MOST_EQUAL) / (n * m) ** 0.5)
 
 
-def check_alphas(alphas, n=N_PENALTIES):
-    """Return the checked values of lambda of a path; `n` default ones for None."""
+def check_alphas(alphas):
+    """Raise a ValueError unless `alphas` is None or the values of a path."""
     if alphas is None:
-        return np.logspace(-15, 0, n)
+        return
     try:
         values = np.asarray(alphas, dtype=np.float64)
     except (TypeError, ValueError):
@@ -264,7 +260,6 @@ def check_alphas(alphas, n=N_PENALTIES):
         raise ValueError(
             f"alphas must be None or a list of finite numbers >= 0; got {alphas!r}"
         )
-    return values
 
 
 class NystromRegressor(RegressionTargets, _Nystrom):
@@ -719,16 +714,55 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
 
     def _check_parameters(self):
         super()._check_parameters()
-        check_loss(self, self.alphas)
-        check_log_loss_selection(self)
+        check_loss(self)
+        if not has_log_loss(self):
+            return
+        if self.alphas is not None and (np.asarray(self.alphas) == 0).any():
+            raise ValueError(
+                "alphas must be positive with loss='log_loss'; got one that is 0"
+            )
+        if self.selection not in ("auto", "holdout"):
+            raise ValueError(
+                "selection must be 'auto' or 'holdout' with loss='log_loss': the "
+                "others have a closed form for the squared loss only; got "
+                f"{self.selection!r}"
+            )
+        if self.store_coef_path:
+            raise ValueError(
+                "store_coef_path must be False with loss='log_loss', whose models "
+                "differ in their intercepts too; got True"
+            )
 
-    def _prepare(self, data):
-        """Return problem, solver, chosen attributes and rule of a fit."""
-        if self.loss == "squared_error":
-            return super()._prepare(data)
-        path = (
-            check_alphas(self.alphas, N_PENALTIES_OF_LOG_LOSS)
-            if self._selects
-            else None
-        )
-        return prepare_nystrom(self, data, path)
+    def _solution(self, problem, alphas, selection):
+        """Yield the model of the best lambda, fitted to all rows."""
+        if not has_log_loss(self):
+            yield from super()._solution(problem, alphas, selection)
+            return
+        selects = selection is not None
+        problem.iterates(float(alphas.min()), to_its_end=not selects)
+        self._say(f"Newton steps on {len(problem.train.index)} rows")
+        alpha, found, coef = float(alphas[0]), {}, problem.start
+        if not problem.constant:
+            lead = way_down(alpha)
+            if selects:
+                one_deviation = self.one_standard_error
+                alpha, coef, errors = best_of_path(problem, alphas, one_deviation)
+                warn_at_end(self, alphas, errors)
+                n_tried = int(np.sum(~np.isnan(errors)))
+                self._say(f"path of {n_tried} values: alpha = {alpha:.3g}")
+                found["alphas_"] = problem.to_source(alphas)
+                found["validation_path_"] = problem.to_source(errors)
+                lead = [alpha]
+            rows = problem.all if problem.refits else problem.train
+            objective = problem.objective(rows)
+            preconditioner = problem.preconditioner(objective, rows)
+            given = objective, preconditioner, coef, lead
+            state = minimized(*given, KEPT_TOL, MOST_STEPS)
+            if not state.converged:
+                warn_user(
+                    f"{type(self).__name__} stopped after {MOST_STEPS} Newton steps "
+                    f"with a residual of {state.residual:.1e}; the best model is kept: "
+                    "raise alpha"
+                )
+            coef = state.coef
+        yield State(coef, found | {"alpha_": alpha, "n_centers_": problem.n_coefs})

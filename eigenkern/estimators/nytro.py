@@ -190,7 +190,7 @@ class _Nytro(Model):
 
         It is found by the spectrum of the normal equations.
         """
-        everything, steps, errors = problem.everything, plan.steps, None
+        everything, steps, errors = problem.everything, plan.path, None
         self._say(f"normal equations of {len(problem.train.index)} rows")
         spectrum = problem.path_spectrum(plan.selection, 0.0, math.inf)
         warn_if_indefinite(self, spectrum)

@@ -12,7 +12,7 @@ from ..arrays.devices import compute_devices
 from ..arrays.linalg import large_product
 from ..operators.gradient import KernelGradient
 from ..operators.sharded import kernel_operator
-from ..plan.parameters import has_penalty, is_precomputed, stops_early
+from ..plan.parameters import has_log_loss, has_penalty, is_precomputed, stops_early
 from ..problems.data import Data, Spared, hold_out
 from ..rows.lazy_rows import check_in_memory
 from ..rows.robust import cast
@@ -175,7 +175,7 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
         simplest = {"early_stopping": False, "warm_start": False, "selection": None}
         if isinstance(getattr(self, "alpha", None), str):  # "auto" or "path"
             # With a path or a log loss, it must be positive.
-            positive = self.alpha == "path" or getattr(self, "_has_log_loss", False)
+            positive = self.alpha == "path" or has_log_loss(self)
             simplest["alpha"] = 1e-6 if positive else 0.0
         if isinstance(getattr(self, "n_centers", None), int):
             if isinstance(self.centers, str):
@@ -185,7 +185,7 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
     @property
     def _takes_constant_targets(self):
         """Whether targets may be replaced by their mean, which the model then is."""
-        return not getattr(self, "_has_log_loss", False)
+        return not has_log_loss(self)
 
     def _warn_of_far_values(self, X):
         """Warn of entries of training rows that the fitted model cuts off."""

@@ -9,6 +9,7 @@ from ..arrays.array import move, namespace, to_numpy
 from ..arrays.devices import compute_device
 from ..kernels import CallableKernel, Kernel, Linear, Polynomial
 from ..losses import LogLoss, SquaredError
+from ..plan.parameters import has_log_loss
 from ..problems.data import rows_of
 from ..problems.problem import shuffled, take_entries
 from ..rows.lazy_rows import is_lazy, rows_at
@@ -86,7 +87,7 @@ def _loss_of(model, spread):
     if hasattr(model, "target_scale_"):
         unit = to_numpy(model.target_scale_).astype(np.float64)
         return model._loss_of(len(spread)), unit
-    if getattr(model, "_has_log_loss", False):
+    if has_log_loss(model):
         return LogLoss(len(spread)), 1.0
     return SquaredError(), spread
 

@@ -11,6 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from ..arrays.array import ArrayLike, device_of, is_numpy, namespace, to_numpy
 from ..losses import LogLoss
+from ..plan.parameters import has_log_loss
 from .calibration import Calibration, calibrate
 from .rules import EpochRule
 from .validation import check_labels, check_number, on_its_device
@@ -92,7 +93,7 @@ def check_scale(y, dtype, *, small):
 
 
 def _has_probabilities(model):
-    if model._has_log_loss or hasattr(model, "calibration_"):
+    if has_log_loss(model) or hasattr(model, "calibration_"):
         return True
     fitted = hasattr(model, model._coef_attribute)
     if not fitted and model._calibrates:
@@ -174,18 +175,13 @@ class ClassificationTargets(ClassifierMixin):
     def _stratify(self, codes):
         return codes
 
-    @property
-    def _has_log_loss(self):
-        """Whether the values give probabilities without calibration."""
-        return getattr(self, "loss", None) == "log_loss"
-
     def _calibrated(self, data, found):
         """Return the calibration as an attribute; `found` is an `OutOfSample` or None.
 
         The probabilities respect `sample_weight` but not `class_weight`, which only
         moves the decision.
         """
-        if found is None or self._has_log_loss:
+        if found is None or has_log_loss(self):
             return {}
         if len(self.classes_) == 1:
             return {"calibration_": Calibration(1.0, 1.0, (0.0,))}
@@ -301,7 +297,7 @@ class ClassificationTargets(ClassifierMixin):
         F = self._values(X, method)
         if len(self.classes_) == 1:
             return namespace(F).zeros_like(F)
-        if not self._has_log_loss:
+        if not has_log_loss(self):
             F = self.calibration_.scores(self._as_indicators(F))
         return LogLoss(F.shape[1]).log_probabilities(F)
 

@@ -39,6 +39,21 @@ _ON_THE_WAY = 0.3
 # Residual that may be rounding if no step lowers the objective, which is then within a
 # fraction of 1e-10 of its minimum.
 _STUCK = 1e-5
+# Residuals to reach for the models of a path, and for the final one: their objectives
+# are within 1e-3 and 1e-5 of the minimum, relatively. On 2000 rows of Covertype and
+# 1500 of Fashion-MNIST the test log loss is the same to 1e-4 with 1e-2 and 1e-5, which
+# take twice as many passes over the rows; with 1e-1 and 1e-2 it is 0.4 % larger on the
+# first.
+_PATH_TOL, KEPT_TOL = 3e-2, 3e-3
+# Maximum number of Newton steps for one penalty.
+MOST_STEPS = 100
+# A path ends if the held-out loss is above _PAST_LEAST times the least one. Once the
+# least one is below _BEGUN times that of the constant model, the path also ends if the
+# loss rises at all, or is above _FLAT times that of a penalty ten times as large.
+# Smaller penalties gain nothing and need ever more iterations. On digits
+# (scikit-learn's) a whole path took ten times as long, and its least loss is 0.6 %
+# lower.
+_PAST_LEAST, _FLAT, _BEGUN = 1.02, 0.99, 0.95
 _TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -318,3 +333,57 @@ def way_down(alpha):
     """Return penalties from 1 down to `alpha`, falling by factors of ten."""
     n = max(int(np.ceil(-np.log10(alpha))), 0) if alpha < 1 else 0
     return [10.0**-k for k in range(n)] + [alpha]
+
+
+def best_of_path(problem, alphas, one_deviation=False):
+    """Return the best alpha, its coefficients, and the errors of all (NaN: not tried).
+
+    The path goes from the largest penalty down; each model starts from those before.
+    """
+    objective = problem.objective(problem.train)
+    preconditioner = problem.preconditioner(objective, problem.train)
+    errors, coefs, losses = np.full(len(alphas), np.nan), {}, {}
+    coef, done = problem.start, []
+    constant = problem.validation_loss(problem.validation_losses(coef))
+    for k in np.argsort(-alphas, kind="stable"):
+        start = _extrapolated(coefs, done, alphas, k) if len(done) > 1 else coef
+        state = minimized(
+            objective,
+            preconditioner,
+            start,
+            [float(alphas[k])],
+            _PATH_TOL,
+            MOST_STEPS,
+        )
+        coef = coefs[k] = state.coef
+        done.append(k)
+        losses[k] = problem.validation_losses(coef)
+        errors[k] = problem.validation_loss(losses[k])
+        before = errors[(alphas >= 10 * alphas[k]) & ~np.isnan(errors)]
+        flat = len(before) and errors[k] > _FLAT * before.min()
+        over = flat or errors[k] > np.nanmin(errors)
+        begun = np.nanmin(errors) < _BEGUN * constant
+        if errors[k] > _PAST_LEAST * np.nanmin(errors) or (over and begun):
+            break
+    if not np.isfinite(errors).any():
+        raise ValueError(
+            "no model has a finite log loss on the rows held out: scale X or "
+            "sample_weight, or choose another kernel or bandwidth"
+        )
+    best = int(np.nanargmin(errors))
+    if one_deviation:
+        limit = errors[best] + problem.deviation(losses[best])
+        within = [k for k in coefs if errors[k] <= limit]
+        best = max(within, key=lambda k: alphas[k])
+    return float(alphas[best]), coefs[best], errors
+
+
+def _extrapolated(coefs, done, alphas, k):
+    """Return coefficients for the next alpha, extrapolated linearly in log(alpha).
+
+    This saves a third of the iterations of a path.
+    """
+    before, last = done[-2:]
+    made = np.log(alphas[before] / alphas[last])
+    part = np.log(alphas[last] / alphas[k]) / made if made > 0 else 0.0
+    return coefs[last] + min(float(part), 1.0) * (coefs[last] - coefs[before])

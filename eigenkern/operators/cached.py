@@ -44,16 +44,13 @@ def keep(operators, sizes, cache_size):
 
 def check_free(size, operator, cache_size):
     """Raise an error unless free memory holds a kernel matrix of `size` bytes."""
-    free = memory.available(operator.xp, operator.device)
-    if size <= free:
-        return
-    if cache_size == "auto":
+    xp, device = operator.xp, operator.device
+    if cache_size == "auto" and size > memory.available(xp, device):
         raise MemoryError(f"a kernel matrix takes {size / 1e9:.2g} GB")
-    raise ValueError(
-        f"cache_size={cache_size} MB allows a kernel matrix of {size / 1e6:.0f} MB, "
-        f"but {free / 1e6:.0f} MB of memory are free; pass cache_size='auto' or a "
-        "smaller number"
-    )
+    needs = f"cache_size={cache_size} MB allows a kernel matrix of "
+    needs += f"{size / 1e6:.0f} MB"
+    remedy = "pass cache_size='auto' or a smaller number"
+    memory.check(size, xp, device, needs, remedy)
 
 
 def cached_bytes(operators, cache_size, n_products, n_features):

@@ -30,7 +30,7 @@ from .sizes import FALKON_ITERATIONS, ClosedForm, default_n_centers, factorizes
 MAX_ITER = 500
 # Number of penalties of a path of the squared loss, and of the log loss: two per factor
 # of ten.
-N_PENALTIES, N_PENALTIES_OF_LOG_LOSS = 100, 31
+_N_PENALTIES, N_PENALTIES_OF_LOG_LOSS = 100, 31
 # The sample of an automatic penalty of the log loss.
 SAMPLED_SETS, SAMPLED_CENTERS = 2000, 1000
 # Extra iterations that refit a Falkon classifier without its calibration rows.
@@ -69,7 +69,7 @@ def plan_of_closed_form(shape, given=None, most=None):
     `given` are the centers if they are an array, `most` is the number with which a
     model offers all that it can. Chosen besides:
 
-    - `selection`, see `chosen_selection`, and `steps`, the t of NYTRO's path;
+    - `selection`, see `chosen_selection`, and `path`: its penalties, or NYTRO's t;
     - `every_row`: whether the problem is that of the full kernel. Else `n_chosen`, the
       most centers to choose; None: all distinct rows;
     - `form`: the `ClosedForm` that has to fit into memory, or None, and `factors`: that
@@ -85,8 +85,8 @@ def plan_of_closed_form(shape, given=None, most=None):
         n = n_distinct
     if validated and not shape.given:
         n_held_out = math.ceil(e.validation_fraction * n - 1e-9)
-    steps = _steps(e, selection) if nytro else None
-    n_models = len(steps) if nytro else _n_penalties(e)
+    path = _steps(e, selection) if nytro else _penalties(e)
+    n_models = 1 if path is None else len(path)
     n_stored = n_models if getattr(e, "store_coef_path", False) else 0
     n_chosen = _n_centers(shape, kind, given, validated, n_stored, most)
     every_row, p = n_chosen is None and not log_loss, n_chosen
@@ -161,7 +161,7 @@ def plan_of_closed_form(shape, given=None, most=None):
         n_centers=p,
         n_epochs=n_epochs,
         selection=selection,
-        steps=steps,
+        path=path,
         every_row=every_row,
         n_chosen=n_chosen,
         form=form,
@@ -181,13 +181,14 @@ def _kind(e):
     return "path" if getattr(e, "alpha", "path") in ("path", 0) else "ridge"
 
 
-def _n_penalties(e):
-    """Return the number of penalties on a path, or 1."""
+def _penalties(e):
+    """Return the penalties of a path; None: there is none."""
     if e.alpha != "path":
-        return 1
+        return None
     if e.alphas is not None:
-        return len(np.ravel(e.alphas))
-    return N_PENALTIES_OF_LOG_LOSS if has_log_loss(e) else N_PENALTIES
+        return np.asarray(e.alphas, dtype=np.float64)
+    n = N_PENALTIES_OF_LOG_LOSS if has_log_loss(e) else _N_PENALTIES
+    return np.logspace(-15, 0, n)
 
 
 def _steps(e, selection):

@@ -20,6 +20,7 @@ def is_precomputed(estimator):
 
 
 def has_log_loss(estimator):
+    """Whether the values of a model give probabilities without calibration."""
     return getattr(estimator, "loss", None) == "log_loss"
 
 

@@ -158,20 +158,18 @@ class ClosedForm:
         free, squares = memory.available(place.xp, place.device), self.bytes_of_squares
         if self.bytes <= free:
             return
-        matrices, remedy = "", "at least that much must be free"
+        needs = f"n_centers={self.n_centers} needs {self.bytes / 1e6:.0f} MB"
+        remedy = "at least that much must be free"
         if 4 * squares > self.bytes:
-            matrices = f"{squares / 1e6:.0f} of it for matrices of "
-            matrices += f"{self.size} x {self.size}, "
+            needs += f", {squares / 1e6:.0f} of it for matrices of "
+            needs += f"{self.size} x {self.size}"
             most = bisect_right(
                 range(1, self.size),
                 free,
                 key=lambda p: self.make_smaller(n_centers=p).bytes,
             )
             remedy = "pass a smaller n_centers" + (f", at most {most}" if most else "")
-        raise ValueError(
-            f"n_centers={self.n_centers} needs {self.bytes / 1e6:.0f} MB, "
-            f"{matrices}but {free / 1e6:.0f} MB of memory are free; {remedy}"
-        )
+        memory.check(self.bytes, place.xp, place.device, needs, remedy)
 
 
 def default_n_centers(

@@ -134,10 +134,6 @@ def _check_memory(operator, s, q, svd_solver):
     if svd_solver == "randomized":
         needed += 2.0 * size * n * s
         remedy += ", a smaller subsample_size or svd_solver='nystrom'"
-    free = memory.available(operator.xp, operator.device)
-    if needed > free:
-        raise ValueError(
-            f"n_components={q} eigenvectors of {n} rows with svd_solver={svd_solver!r} "
-            f"need {needed / 1e6:.0f} MB, but {free / 1e6:.0f} MB of memory are free; "
-            f"pass {remedy}"
-        )
+    needs = f"n_components={q} eigenvectors of {n} rows with svd_solver={svd_solver!r} "
+    needs += f"need {needed / 1e6:.0f} MB"
+    memory.check(needed, operator.xp, operator.device, needs, f"pass {remedy}")

@@ -257,13 +257,10 @@ class GeneralProblem(Problem):
         """Raise a ValueError unless K(X, Z) and two factors fit in free memory."""
         n, p = self.n_rows, self.center_matrix.shape[0]
         needed = self.center_matrix.itemsize * n * p + 16.0 * p * p
-        free = memory.available(self.xp, self.device)
-        if needed > free:
-            raise ValueError(
-                f"algorithm='eigenpro3-exact' with {p} centers of {n} rows needs "
-                f"{needed / 1e6:.0f} MB, but {free / 1e6:.0f} MB of memory are free; "
-                "pass a smaller n_centers or algorithm='eigenpro3'"
-            )
+        needs = f"algorithm='eigenpro3-exact' with {p} centers of {n} rows needs "
+        needs += f"{needed / 1e6:.0f} MB"
+        remedy = "pass a smaller n_centers or algorithm='eigenpro3'"
+        memory.check(needed, self.xp, self.device, needs, remedy)
 
     def matrix(self):
         """Return K(X, Z) of the training rows."""

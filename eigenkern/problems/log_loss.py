@@ -8,14 +8,24 @@ from ..arrays.array import to_numpy
 from ..arrays.linalg import large_product, solve_triangular
 from ..arrays.machine import machine_of
 from ..losses import LogLoss
-from ..methods.newton import Logistic, Preconditioner
+from ..methods.newton import Logistic, Preconditioner, best_of_path
 from ..operators.matrix import StackedRows
+from ..plan.of_closed_forms import (
+    N_PENALTIES_OF_LOG_LOSS,
+    PRODUCTS_OF_ALPHA,
+    SAMPLED_CENTERS,
+    SAMPLED_SETS,
+)
 from ..plan.sizes import n_cores_of, planned_bytes
 from .centers_at_once import CenterProblem
 from .closed_form import standard_error, weighted_mean
+from .data import hold_out
 
 # Least class frequency: a class without weight would have no finite intercept.
 _MIN_FREQUENCY = 1e-6
+# The part of the sample that an automatic penalty is chosen on. Fewer observations get
+# C = 1 of scikit-learn.
+_PART_HELD_OUT, _FEWEST = 0.2, 20
 
 
 class LogisticProblem(CenterProblem):
@@ -27,6 +37,7 @@ class LogisticProblem(CenterProblem):
 
     def __init__(self, device, data, train, held_out, **options):
         super().__init__(device, data, train, held_out, centered=False, **options)
+        self._device = device
 
     @property
     def constant(self):
@@ -44,6 +55,42 @@ class LogisticProblem(CenterProblem):
         c = c - c.mean() if len(c) > 1 else c
         c = self.xp.asarray(c[None, :], dtype=self.xp.float64, device=self.device)
         return self.xp.concat([self.initial_coef(), c])
+
+    def auto_alpha(self):
+        """Return lambda of the best path on a sample of the rows.
+
+        At most `SAMPLED_SETS` distinct rows and `SAMPLED_CENTERS` of them as centers
+        choose lambda n, as the squared loss does (`plan.penalty`).
+        """
+        data = self._data
+        rows = data.rows_with_weight()
+        which, (_, _, n_of_set) = data.distinct(rows)[1], data.observations(rows)
+        n, n_sets = n_of_set.sum(), len(n_of_set)
+        chosen = data.rng.permutation(n_sets)[:SAMPLED_SETS]
+        if self.constant or n < _FEWEST:
+            return 1.0 / n
+        sampled = rows[np.isin(which, chosen)]
+        try:
+            train, held_out = hold_out(data, sampled, _PART_HELD_OUT)
+        except ValueError:  # each row has a class of its own
+            return 1.0 / n
+        sample = LogisticProblem(
+            self._device,
+            data,
+            train,
+            held_out,
+            kernel=self.kernel,
+            bandwidth=None,
+            n_centers=min(SAMPLED_CENTERS, self.n_coefs, len(train)),
+            centers="uniform",
+            cache_size=self._cache_size,
+            n_products=PRODUCTS_OF_ALPHA * N_PENALTIES_OF_LOG_LOSS,
+        )
+        if sample.constant:
+            return 1.0 / n
+        # With less, Newton's method takes long where classes can be separated.
+        alphas = np.logspace(-8, 0, N_PENALTIES_OF_LOG_LOSS // 2 + 2)
+        return best_of_path(sample, alphas)[0] * len(chosen) / n_sets
 
     # Objectives
 

@@ -30,8 +30,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* it still falls there")
 @pytest.fixture
 def exact(monkeypatch):
     """Make Nystrom models exact: 1e-6 in the objective is 1e-3 in some values."""
-    monkeypatch.setattr("eigenkern.estimators.on_centers._PATH_TOL", 1e-7)
-    monkeypatch.setattr("eigenkern.estimators.on_centers._KEPT_TOL", 1e-7)
+    monkeypatch.setattr("eigenkern.methods.newton._PATH_TOL", 1e-7)
+    monkeypatch.setattr("eigenkern.estimators.nystrom.KEPT_TOL", 1e-7)
 
 
 def problem(n_classes, rng, n=200):
@@ -384,7 +384,7 @@ def test_falkon_warns(rng):
 
 
 def test_nystrom_warns(rng, monkeypatch):
-    monkeypatch.setattr("eigenkern.estimators.on_centers._MOST_STEPS", 2)
+    monkeypatch.setattr("eigenkern.estimators.nystrom.MOST_STEPS", 2)
     X, y, _ = problem(3, rng)
     with pytest.warns(ConvergenceWarning, match="stopped after 2 Newton steps"):
         assert nystrom().fit(X, y).score(X, y) > 0.5
