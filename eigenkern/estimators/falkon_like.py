@@ -142,53 +142,51 @@ class _FalkonLike(Model):
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
         problem, plan = make_problem(self, data)
-        alpha = chosen_alpha(self, problem)
+        alpha, hold_out, megabytes = chosen_alpha(self, problem), None, 0.0
         if plan.method != "iterations":
-            return self._prepare_direct(problem, alpha)
-        if is_auto(self.alpha):  # with less, the iteration does not converge
-            alpha = max(alpha, _LEAST_ALPHA * problem.kernel_size)
-        problem.iterates(alpha)
-        L, weights = problem.whitening.L, problem.weights_of_centers()
-        preconditioner = TwoCholesky.of(L, alpha, weights)
-        (matrix,), megabytes = problem.matrices
-        solver = Falkon(
-            matrix,
-            problem.targets,
-            problem.weights,
-            preconditioner,
-            alpha,
-            self.tol,
-            self._start(problem),
-        )
+            solver = self._direct(problem, alpha)
+        elif has_log_loss(self):
+            problem.iterates(alpha)
+            solver, megabytes = self._newton_steps(problem, alpha), problem.matrices[1]
+        else:
+            if is_auto(self.alpha):  # with less, the iteration does not converge
+                alpha = max(alpha, _LEAST_ALPHA * problem.kernel_size)
+            problem.iterates(alpha)
+            L, weights = problem.whitening.L, problem.weights_of_centers()
+            preconditioner = TwoCholesky.of(L, alpha, weights)
+            (matrix,), megabytes = problem.matrices
+            given = matrix, problem.targets, problem.weights, preconditioner, alpha
+            solver = Falkon(*given, self.tol, self._start(problem))
+            if problem.calibrates:
+                given = problem, matrix, preconditioner, alpha
+                hold_out = partial(self._held_out, *given)
         chosen = {"alpha_": alpha, "cache_size_": megabytes}
         chosen["n_centers_"] = problem.n_coefs
-        hold_out = None
-        if problem.calibrates:
-            hold_out = partial(self._held_out, problem, matrix, preconditioner, alpha)
-        return problem, solver, chosen, self._rule(problem, hold_out)
-
-    def _prepare_direct(self, problem, alpha):
-        """Return the same if all rows are centers.
-
-        The preconditioner would then be the inverse, at the cost of two Cholesky
-        factors; one factor of the kernel matrix already solves the problem.
-        """
-
-        def solver():
-            b, factor = ridge_coef(self, problem.everything, alpha)
-            left_out = None
-            if problem.calibrates:
-                left_out = problem.left_out(alpha, factor)
-            del factor
-            residual = problem.residual(b, alpha)
-            yield State(b, residual=residual, converged=True, out_of_sample=left_out)
-
-        chosen = {"alpha_": alpha, "n_centers_": problem.n_coefs, "cache_size_": 0.0}
-        return problem, solver(), chosen, self._rule(problem)
-
-    def _rule(self, problem, hold_out=None):
         name = type(self).__name__
-        return ResidualRule(name, problem, self.max_iter, self.tol, hold_out)
+        rule = ResidualRule(name, problem, self.max_iter, self.tol, hold_out)
+        return problem, solver, chosen, rule
+
+    def _direct(self, problem, alpha):
+        """Yield the model if all rows are centers, by one factor of the kernel matrix.
+
+        The preconditioner would be the inverse, at the cost of two Cholesky factors.
+        """
+        b, factor = ridge_coef(self, problem.everything, alpha)
+        left_out = problem.left_out(alpha, factor) if problem.calibrates else None
+        del factor
+        residual = problem.residual(b, alpha)
+        yield State(b, residual=residual, converged=True, out_of_sample=left_out)
+
+    def _newton_steps(self, problem, alpha):
+        """Return an iterator of the states of Newton steps."""
+        start = self._start(problem, ("dual_coef_", "intercept_"))
+        if problem.constant:
+            return iter([State(problem.start, converged=True)])
+        objective, rows = problem.objective(problem.train), problem.train
+        preconditioner = problem.preconditioner(objective, rows, of_centers=True)
+        alphas = way_down(alpha) if start is None else [alpha]
+        start = problem.start if start is None else start
+        return newton(objective, preconditioner, start, alphas, self.tol)
 
     def _held_out(self, problem, matrix, preconditioner, alpha, coef):
         """Return values of a sample of rows, from a model fitted without the sample.
@@ -657,26 +655,3 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
     def _check_parameters(self):
         super()._check_parameters()
         check_loss(self)
-
-    def _prepare(self, data):
-        """Return problem, solver, chosen attributes and rule of a fit."""
-        if not has_log_loss(self):
-            return super()._prepare(data)
-        problem, _ = make_problem(self, data)
-        alpha = chosen_alpha(self, problem)
-        problem.iterates(alpha)
-        start = self._start(problem, ("dual_coef_", "intercept_"))
-        chosen = {"alpha_": alpha, "cache_size_": problem.matrices[1]}
-        chosen["n_centers_"] = problem.n_coefs
-        solver = self._newton_steps(problem, alpha, start)
-        return problem, solver, chosen, self._rule(problem)
-
-    def _newton_steps(self, problem, alpha, start):
-        """Return an iterator of the states of Newton steps."""
-        if problem.constant:
-            return iter([State(problem.start, converged=True)])
-        objective, rows = problem.objective(problem.train), problem.train
-        preconditioner = problem.preconditioner(objective, rows, of_centers=True)
-        alphas = way_down(alpha) if start is None else [alpha]
-        start = problem.start if start is None else start
-        return newton(objective, preconditioner, start, alphas, self.tol)
