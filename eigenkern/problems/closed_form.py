@@ -427,11 +427,10 @@ class LeastSquares(Problem):
         residual = self.values(matrix, coef) - (self.validation.targets - mean)
         return self.xp.mean(residual**2, axis=1)
 
-    def values(self, matrix, coef, n_rows=None):
-        """Return f minus the intercept on the first rows of an operator, or on all."""
+    def values(self, matrix, coef):
+        """Return f minus the intercept on the rows of an operator."""
         coef = self.xp.astype(self.expand(coef), matrix.dtype, copy=False)
-        F = matrix.product(coef, stop=n_rows)
-        return self.xp.astype(F, self.xp.float64, copy=False)
+        return self.xp.astype(matrix @ coef, self.xp.float64, copy=False)
 
     # Values out of sample
 
@@ -552,17 +551,6 @@ class LeastSquares(Problem):
         return rows.weights @ rows.targets / float(self.xp.sum(rows.weights))
 
     # Models
-
-    def loss(self, coef, n_rows=None):
-        """Return the weighted mean loss of the first training rows, or of all."""
-        rows, matrix = self.train.part(0, n_rows), self.matrix_of(self.train)
-        squares = (self.values(matrix, coef, n_rows) - rows.targets) ** 2
-        return weighted_mean(self.xp.mean(squares, axis=1), rows.weights)
-
-    def validation_values(self, coef):
-        """Return f on the validation rows in units of y, on the host, (m, l)."""
-        F = self.values(self.matrix_of_validation(coef), coef)
-        return to_numpy(F) + self.intercept
 
     def dual_coef(self, coef, dtype=None):
         """Return `dual_coef_`, on the device that computes; in float64 for None."""
