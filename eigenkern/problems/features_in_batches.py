@@ -12,7 +12,7 @@ from ..operators.centered import features_of, levels_of, near, sums_of_features
 from ..rows.lazy_rows import StoredRows, is_lazy
 from ..rows.transfer import move_what_fits
 from .kernel_parameters import check_extremes, check_largest
-from .problem import Problem, mean_of_targets, take, weighted_mean_square
+from .problem import Problem, mean_of_targets, take
 
 
 class Seen(NamedTuple):
@@ -140,11 +140,6 @@ class LinearProblem(Problem):
         mean = move(mean, self.xp, self.device)
         return self.xp.astype(mean, self.dtype, copy=False)
 
-    def initial_coef(self):
-        """Return coefficients of zero, (d, l)."""
-        shape = self.operator.shape[1], self.targets.shape[1]
-        return self.xp.zeros(shape, dtype=self.dtype, device=self.device)
-
     def coef_of(self, coef):
         """Return the coefficients (d, l) of the `coef_` of a fitted model."""
         d, n_outputs = self.operator.shape[1], self.targets.shape[1]
@@ -158,15 +153,6 @@ class LinearProblem(Problem):
         else:
             F = large_product(self._held_out, coef) - self._mean @ coef
         return to_numpy(F) + self._seen.target_mean
-
-    def loss(self, coef, n_rows=None):
-        """Return the weighted mean squared residual of the first rows, or of all."""
-        n = min(n_rows or self.operator.shape[0], self.operator.shape[0])
-        residual = -self.targets[:n, :]
-        if bool(self.xp.any(coef != 0)):
-            residual = residual + self.operator.product(coef, 0, n)
-        weights = None if self.weights is None else self.weights[:n]
-        return weighted_mean_square(residual, weights)
 
     @property
     def rounding(self):

@@ -42,6 +42,8 @@ class Problem:
         With mean 1.
     n_features : int
     rng : numpy.random.RandomState
+    operator : Matrix
+        Its products with coefficients are f - intercept, if `loss` is that below.
     within : float
         What is missing in the losses: the variance of targets of equal rows, if these
         have become one (`Data.merged`).
@@ -59,11 +61,20 @@ class Problem:
 
     def initial_coef(self):
         """Return the coefficients of the constant model."""
-        raise NotImplementedError
+        shape = self.operator.shape[1], self.targets.shape[1]
+        return self.xp.zeros(shape, dtype=self.dtype, device=self.device)
+
+    def residual(self, coef, n_rows=None):
+        """Return f - y, or its negative, on the first training rows, or on all."""
+        n = min(n_rows or self.targets.shape[0], self.targets.shape[0])
+        residual = self.targets[:n, :]
+        if bool(self.xp.any(coef != 0)):
+            residual = self.operator.product(coef, 0, n) - residual
+        return residual
 
     def loss(self, coef, n_rows=None):
         """Return the weighted mean loss of the first training rows, or of all."""
-        raise NotImplementedError
+        return weighted_mean_square(self.residual(coef, n_rows), self.weights)
 
     def model_loss(self, coef, n_rows=None):
         """Return the loss of the model itself; `loss` may be of a penalized system."""
@@ -159,7 +170,9 @@ def mean_of_targets(Y, weights=None):
 
 
 def weighted_mean_square(residual, weights=None):
-    """Return the weighted mean, over rows and outputs, of squared residuals."""
+    """Return the mean, over rows and outputs, of squares with weights of all rows."""
     xp = namespace(residual)
     squares = xp.mean(residual * residual, axis=1)
-    return float(xp.mean(squares if weights is None else squares * weights))
+    if weights is not None:
+        squares = squares * weights[: squares.shape[0]]
+    return float(xp.mean(squares))

@@ -171,12 +171,6 @@ class KernelProblem(Problem):
         entries = self.xp.astype(self.kernel.diagonal(X), self.dtype)
         return entries if self._added is None else entries + self._added[rows]
 
-    def initial_coef(self):
-        """Return coefficients of zero."""
-        return self.xp.zeros(
-            tuple(self.targets.shape), dtype=self.dtype, device=self.device
-        )
-
     @property
     def n_coefficients(self):
         """Number of rows of `dual_coef_`: one per row of X, even without weight."""
@@ -199,20 +193,13 @@ class KernelProblem(Problem):
         """Return f on the held-out rows, on the host, shape (m, l)."""
         return to_numpy(self.validation @ self._projected(coef)) + self.intercept
 
-    def loss(self, coef, n_rows=None, *, penalized=True):
-        """Return the weighted mean squared residual of the first rows, or of all."""
-        rows = slice(0, min(n_rows or len(self._train), len(self._train)))
-        residual = self.targets[rows, :]
-        if bool(self.xp.any(coef != 0)):
-            residual = self.operator.product(coef, 0, rows.stop) - residual
-            if not penalized and self._added is not None:
-                residual = residual - self._added[rows][:, None] * coef[rows, :]
-        weights = None if self.weights is None else self.weights[rows]
-        return weighted_mean_square(residual, weights)
-
     def model_loss(self, coef, n_rows=None):
-        """Return the same without the penalty on the diagonal."""
-        return self.loss(coef, n_rows, penalized=False)
+        """Return the loss without the penalty on the diagonal."""
+        residual = self.residual(coef, n_rows)
+        if self._added is not None:
+            rows = slice(0, residual.shape[0])
+            residual = residual - self._added[rows][:, None] * coef[rows, :]
+        return weighted_mean_square(residual, self.weights)
 
     def fitted_attributes(self, coef):
         """Return the attributes that prediction needs, rows in the order of X."""
