@@ -30,6 +30,7 @@ from eigenkern import (
 )
 from eigenkern.fitting import planning
 from eigenkern.kernels import Gaussian
+from eigenkern.methods.descent import EarlyStopping
 
 ITEMS = [
     "data copy",
@@ -104,6 +105,8 @@ def test_sizes_are_those_that_a_fit_chooses(model, rng):
         NystromRegressor(n_centers=None, alpha="path", selection="loo"),
         NystromRegressor("gaussian", n_centers=None, alpha=0.0),
         NytroRegressor(n_centers=None),
+        NytroRegressor(n_centers=None, max_iter=3),
+        NytroRegressor(n_centers=1000, max_iter=3, cache_size=100),
         FalkonLikeRegressor(n_centers=3000),
     ],
     ids=str,
@@ -122,6 +125,25 @@ def test_memory_is_what_a_fit_allocates(model, rng):
         tracemalloc.stop()
     # Freed tiles stay with the process, and are not in that peak.
     assert 0.9 * peak < told["total"] < 1.1 * peak + 17
+
+
+@pytest.mark.parametrize("n_centers", [None, 500])
+@pytest.mark.parametrize("max_iter", ["auto", 3, 5000])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_nytro_iterates_where_its_plan_does(max_iter, n_centers, rng, monkeypatch):
+    X, y = data(rng, 1000, 6)
+    model, solvers = NytroRegressor(n_centers=n_centers, max_iter=max_iter), []
+    method = estimate(model, *X.shape).method
+    if n_centers is None:
+        assert method == ("iterations" if max_iter == 3 else "path")
+
+    def remember(*args, **options):
+        solvers.append(EarlyStopping(*args, **options))
+        return solvers[-1]
+
+    monkeypatch.setattr("eigenkern.estimators.nytro.EarlyStopping", remember)
+    model.set_params(random_state=0).fit(X, y)
+    assert len(solvers) == (method == "iterations")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -144,8 +144,8 @@ def plan_of_closed_form(shape, given=None, most=None):
     elif method == "iterations":
         phases = [parts, [everything]] if n_held_out else [parts]
         n_passes = n_epochs + _HELD_OUT_ITERATIONS * (falkon and shape.labels)
-        to_come = n_epochs if nytro else n_products
-        _add_iterations(fit, shape, phases, n_passes, to_come)
+        given = (n_epochs, 1) if nytro else (n_products, 2)
+        _add_iterations(fit, shape, phases, n_passes, *given)
     elif every_row:
         _add_full_kernel(fit, shape, everything, factors, kind, n_held_out)
     else:
@@ -266,15 +266,17 @@ def _add_full_kernel(fit, shape, K, form, kind, held_out):
     fit.products(form.work * (ALL_EIGENVECTORS if all_vectors else 1))
 
 
-def _add_iterations(fit, shape, phases, n_passes, n_products):
+def _add_iterations(fit, shape, phases, n_passes, n_products, n_factors):
     """Add products with kernel matrices: with those of one phase, then of another.
 
-    The matrices are K(X, Z) of rows and centers, or the full one, which is symmetric.
+    The matrices are K(X, Z) of rows and centers, which have `n_factors`; or the full
+    one, which is symmetric.
     """
-    e, K, columns, work = shape.estimator, phases[-1][0], shape.n_outputs, 0
+    e, K, columns = shape.estimator, phases[-1][0], shape.n_outputs
     if not K.symmetric:
-        columns, work = 2 * columns, 16 * K.shape[1] ** 2
-        fit.holds("preconditioner", work)
+        columns, square = 2 * columns, 8 * K.shape[1] ** 2
+        fit.uses(3 * square)
+        fit.holds("preconditioner", n_factors * square)
         fit.products(ClosedForm.CUBES["falkon"] * K.shape[1] ** 3)
         add_pivoted_factor(fit, K.shape[1])
     most, block = 0, fit.tiles(K)
@@ -294,7 +296,7 @@ def _add_iterations(fit, shape, phases, n_passes, n_products):
                 if matrix.itemsize == 4:
                     block = min(CPU.tile_bytes, 8 * count // n_passes)
     fit.holds("kernel matrix", most)
-    fit.uses(work + block)
+    fit.uses(block)
 
 
 def _add_leave_one_out(fit, shape, K, n_models):
