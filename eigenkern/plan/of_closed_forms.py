@@ -84,7 +84,7 @@ def plan_of_closed_form(shape, given=None, most=None):
     if left_out:  # equal rows become one
         n = n_distinct
     if validated and not shape.given:
-        n_held_out = math.ceil(e.validation_fraction * n - 1e-9)
+        n_held_out = min(math.ceil(e.validation_fraction * n - 1e-9), n - 1)
     path = _steps(e, selection) if nytro else _penalties(e)
     n_models = 1 if path is None else len(path)
     n_stored = n_models if getattr(e, "store_coef_path", False) else 0
