@@ -341,7 +341,7 @@ def test_data_that_does_not_fit_is_streamed(model, free, three_classes, monkeypa
     monkeypatch.setattr(memory, "available", lambda xp, device: free)
     if not isinstance(model, EigenProClassifier):
         monkeypatch.setattr(
-            "eigenkern.problems.centers_at_once.CenterProblem.check_memory",
+            "eigenkern.plan.sizes.ClosedForm.check_memory",
             lambda *args: None,
         )
         # Few of many rows are left out, but here it would be all of them.
