@@ -14,6 +14,7 @@ from ..arrays.devices import compute_device
 from ..fitting.checkpoint import Checkpoint
 from ..fitting.model import Model, check_epochs, split
 from ..fitting.outcome import warn_of_cutoffs
+from ..fitting.planning import shape_of
 from ..fitting.rules import EpochRule
 from ..fitting.streaming import Streaming
 from ..fitting.targets import (
@@ -32,27 +33,21 @@ from ..fitting.validation import (
 )
 from ..kernels import Kernel
 from ..losses import EpsilonInsensitive, Hinge, Huber, LogLoss, Pinball, SquaredError
-from ..methods.stochastic import BlockRule, doubly_stochastic
-from ..operators.blocks import cache_budget
+from ..methods.stochastic import doubly_stochastic
 from ..operators.gradient import FourierGradient
 from ..operators.waves import FourierBlocks
-from ..plan.of_epochs import plan_of_random_features
-from ..plan.parameters import chooses_penalty, is_auto, stops_early
-from ..plan.penalty import n_sampled
-from ..plan.stochastic_step import (
+from ..plan.of_random_features import (
     ALPHA,
-    choose_sizes,
-    first_blocks,
+    FREQUENCY_BYTES,
     make_steps,
-    passes_of_epoch,
+    plan_of_random_features,
 )
+from ..plan.parameters import chooses_penalty, is_auto, stops_early
 from ..problems.kernel_parameters import check_spectral_law
 from ..problems.random_waves import FourierProblem, Start
 from ..rows.robust import cast
 from ..rows.transfer import StreamedRows
 
-# Maximum number of bytes of frequencies to keep.
-_FREQUENCY_BYTES = 256e6
 # Rows sent to another device at a time.
 _N_SENT = 65536
 
@@ -173,44 +168,26 @@ class _DoublyStochastic(Streaming, Model):
         return self.validation_fraction if holds_rows_out(self, n) else 0.0
 
     def _plan(self, shape):
-        n, cache = shape.n_train, cache_budget(self.cache_size, shape)
-        F, m, kept = choose_sizes(self, n, shape.n_outputs, cache)
-        n_passes, rows = passes_of_epoch(n, m), n_sampled(n)
-        first = first_blocks(F)
-        return plan_of_random_features(shape, F, m, n_passes, first, kept > 0, rows)
+        return plan_of_random_features(shape)
 
     def _prepare(self, data):
         holds_out = holds_rows_out(self, len(data.rows_with_weight()))
         train, held_out = split(data, holds_out, self.validation_fraction)
         data, train = data.without_copies(train)
-        n, n_columns = len(train), data.targets.shape[1]
-        cache = cache_budget(self.cache_size, compute_device(self.device, data.X))
-        block_size, batch_size, kept = choose_sizes(self, n, n_columns, cache)
-        problem = self._problem(data, train, held_out, block_size, cache - kept)
-        alpha = self._alpha
-        if is_auto(self.alpha) and held_out is None:
-            alpha = problem.auto_alpha(data, train)
-        chosen = self._chosen(problem, batch_size, n, alpha)
-        chosen["cache_size_"] = kept / 1e6
-        solver = self._solver(
-            problem,
-            problem.initial_coef(),
-            chosen,
-            keep_values=kept > 0,
-            n_first=first_blocks(block_size),
-            auto_n_old=None,
-            n_passes=passes_of_epoch(n, batch_size),
-        )
+        plan = plan_of_random_features(shape_of(self, data, len(train), held_out))
+        problem, alpha = self._problem(data, train, held_out, plan), self._alpha
+        if plan.n_ridge_rows:
+            alpha = problem.auto_alpha(data, train, plan.n_ridge_rows)
+        chosen = self._chosen(problem, plan, alpha) | {"cache_size_": plan.kept / 1e6}
+        solver = self._solver(problem, plan, problem.initial_coef(), chosen)
         calibrated = self.loss == "pinball" and held_out is not None
         kind = CalibratedRule if calibrated else EpochRule
-        rule = kind(self, problem, data, held_out)
-        return problem, solver, chosen, rule
+        return problem, solver, chosen, kind(self, problem, data, held_out)
 
     def _loss_of(self, n_columns):
         return self._losses[self.loss](self, n_columns)
 
-    def _problem(self, data, train, held_out, block_size, room, start=None):
-        """Return the problem; `room` bytes are available for frequencies."""
+    def _problem(self, data, train, held_out, plan, start=None):
         return FourierProblem(
             data,
             train,
@@ -220,20 +197,17 @@ class _DoublyStochastic(Streaming, Model):
             kernel=self.kernel,
             bandwidth=self.bandwidth,
             device=self.device,
-            block_size=block_size,
-            frequency_bytes=min(room, _FREQUENCY_BYTES),
+            block_size=plan.block_size,
+            frequency_bytes=plan.frequencies,
             start=start,
         )
 
-    def _chosen(self, problem, batch_size, n, alpha):
-        """Return the fitted attributes that were chosen: sizes, lambda and the step.
-
-        `n` rows are visited in turn; None: none is visited again.
-        """
+    def _chosen(self, problem, plan, alpha):
+        """Return the fitted attributes that were chosen: sizes, lambda and the step."""
         step = longest = self.step_size
         decay = 0.0
         if not isinstance(step, Real):
-            longest, decay = problem.longest_step(batch_size, n, alpha)
+            longest, decay = problem.longest_step(plan, alpha)
         if isinstance(step, tuple | list):
             decay, product = 0.0, step[1] * self._alpha
             whole = round(product) >= 1 and abs(product - round(product)) < 1e-9
@@ -245,31 +219,28 @@ class _DoublyStochastic(Streaming, Model):
                 )
         return {
             "alpha_": alpha,
-            "block_size_": problem.features.block_size,
-            "batch_size_": batch_size,
+            "block_size_": plan.block_size,
+            "batch_size_": plan.batch_size,
             "step_size_": float(longest),
             "step_decay_": decay,
         }
 
-    def _solver(
-        self, problem, expansion, chosen, *, n_first=1.0, auto_n_old=1, **options
-    ):
+    def _solver(self, problem, plan, expansion, chosen, n_halvings=0):
         longest, decay = chosen["step_size_"], chosen["step_decay_"]
-        max_blocks = None
-        if self.max_features is not None:
-            max_blocks = self.max_features // problem.features.block_size
-        n_old = auto_n_old if is_auto(self.n_old) else self.n_old
         return doubly_stochastic(
             problem.features,
             problem.rows,
             problem.loss_function,
             expansion=expansion,
             alpha=chosen["alpha_"],
-            batch_size=chosen["batch_size_"],
+            batch_size=plan.batch_size,
             steps=make_steps(self.step_size, longest, decay),
-            blocks=BlockRule(self.algorithm, self.n_new, n_old, max_blocks, n_first),
+            blocks=plan.blocks,
+            keep_values=plan.kept > 0,
             rng=problem.rng,
-            **options,
+            n_passes=plan.n_passes,
+            shuffle=not plan.in_pieces,
+            n_halvings=n_halvings,
         )
 
     def _prepare_piece(self, data, anew):
@@ -280,21 +251,20 @@ class _DoublyStochastic(Streaming, Model):
             # Seeded by the steps so far, or every call would draw the same old blocks.
             data = replace(data, rng=np.random.RandomState([self.seed_, self.t_]))
             start, halvings = Start.of(vars(self)), self.n_step_halvings_
-        if hasattr(self, "coef_"):  # keep the sizes of the earlier pieces
-            block_size, batch_size = self.block_size_, self.batch_size_
-        else:
-            block_size, batch_size, _ = choose_sizes(self, len(rows))
-        cache = cache_budget(self.cache_size, compute_device(self.device, data.X))
-        problem = self._problem(data, rows, None, block_size, cache, start)
+        sizes = None
+        if hasattr(self, "coef_"):
+            sizes = self.block_size_, self.batch_size_
+        shape = shape_of(self, data, len(rows))
+        plan = plan_of_random_features(shape, in_pieces=True, sizes=sizes)
+        problem = self._problem(data, rows, None, plan, start)
         if anew:
-            chosen = self._chosen(problem, batch_size, None, self._alpha)
+            chosen = self._chosen(problem, plan, self._alpha)
             expansion = problem.initial_coef()
         else:
-            names = "alpha_", "batch_size_", "step_size_", "step_decay_"
+            names = "alpha_", "step_size_", "step_decay_"
             chosen = {name: getattr(self, name) for name in names}
             expansion = problem.coef_of(vars(self))
-        options = {"keep_values": False, "shuffle": False, "n_halvings": halvings}
-        return problem, self._solver(problem, expansion, chosen, **options), chosen
+        return problem, self._solver(problem, plan, expansion, chosen, halvings), chosen
 
     def _value_and_gradient(self, Y, F):
         loss, scale = self._loss_of(Y.shape[1]), to_numpy(self.target_scale_)
@@ -309,7 +279,7 @@ class _DoublyStochastic(Streaming, Model):
 
     def _gradients(self, X):
         location = compute_device(self.device, X)
-        return FourierGradient(*self._fitted_features(location, _FREQUENCY_BYTES), X)
+        return FourierGradient(*self._fitted_features(location, FREQUENCY_BYTES), X)
 
     def _warn_of_far_values(self, X):
         warn_of_cutoffs(self, X, self.offset_, self.limits_)
@@ -318,7 +288,7 @@ class _DoublyStochastic(Streaming, Model):
         xp, _ = location = compute_device(self.device, X)
         n, rows = X.shape[0], StreamedRows(X, *location)
         n_sent = n if location == location_of(X) else _N_SENT
-        cache = _FREQUENCY_BYTES if n_sent < n else 0.0
+        cache = FREQUENCY_BYTES if n_sent < n else 0.0
         features, coef = self._fitted_features(location, cache)
         n_blocks, _, n_columns = coef.shape
         terms = range(n_blocks), [coef[k, :, :] for k in range(n_blocks)], n_columns

@@ -1,6 +1,4 @@
-"""Plans of EigenPro on all rows, on centers and on features, and of random features."""
-
-import numpy as np
+"""Plans of EigenPro on all rows, on centers and on features, and of rounds."""
 
 from ..arrays import memory
 from ..arrays.machine import CPU
@@ -304,32 +302,6 @@ def _directly_on_features(fit, shape, X):
         fit.products(_HALF_PRODUCT * (n + left) * d * d + FACTOR_CUBES * d**3, 4)
     fit.reads((_SETUP_PASSES + 2 * _N_REFINEMENTS) * n * d, k)
     return fit.plan("direct")
-
-
-@memory.read_once()
-def plan_of_random_features(shape, F, m, n_passes, n_first, keeps_values, n_rows):
-    """Return the plan of doubly stochastic gradients.
-
-    F features and m rows in a step, `n_passes` over the rows in an epoch, `n_first`
-    blocks in the first step, and `n_rows` to choose a penalty.
-    """
-    e, d, k, size = shape.estimator, shape.d, shape.n_outputs, shape.itemsize
-    n, fit = shape.n_train, Costs(shape)
-    fit.holds("data copy", n * d * size)
-    fit.holds("targets", (8 + 3 * size) * n * k)
-    add_ridge(fit, shape, shape.matrix(n_rows, n_rows, symmetric=True))
-    # Steps, and the blocks that a batch evaluates: its own, and those changed since its
-    # last visit, or else all so far. Early steps t change n_1 / t blocks instead of
-    # one, about n_1 log(n_1) blocks more.
-    total = n_passes * -(-n // m) * e.max_iter
-    most = np.inf if e.max_features is None else e.max_features // F
-    blocks = min(n / m, most) if keeps_values else min(total / 2, most)
-    first = min(n_first, most)
-    values = m * F * (total * (1 + blocks) + first * np.log(first))
-    fit.products(values * (d + 2 * k), size)
-    fit.takes(values * CPU.function * size / 4 / fit.n_threads, 2 * values)
-    fit.uses((2 * m * F + 2 * m * k) * size)
-    return fit.plan(e.algorithm, batch_size=m, n_epochs=e.max_iter)
 
 
 # Parts

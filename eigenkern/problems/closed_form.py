@@ -64,17 +64,16 @@ class Sample:
         return self._centers.block(start, stop, 0, n_centers, dtype=dtype)
 
 
-def auto_alpha(problem, data, rows, dtype, n_centers=None):
+def auto_alpha(problem, data, rows, dtype, n_sample):
     """Return the lambda with which kernel ridge regression predicts new rows best.
 
     It is that of ``mean_i (y_i - f(x_i))^2 + lambda |f|^2`` on the training `rows`, see
-    `plan.penalty`; 0 if there are too few rows to tell. `n_centers` of None: all rows
-    are centers. Kernel values have the data type `dtype`, unless the penalty is below
-    their rounding.
+    `plan.penalty`, or of `n_sample` of them; 0 if there are too few to tell. Kernel
+    values have the data type `dtype`, unless the penalty is below their rounding.
     """
     xp, merged = problem.xp, data.merged(rows)
     n = len(merged.rows)
-    sample = merged.rows[: n_sampled(n, n_centers)]
+    sample = merged.rows[:n_sample]
     Y, w = merged.data.targets[merged.rows], merged.data.weights_of(merged.rows)
     Y, w = Y - np.average(Y, axis=0, weights=w), w / w.mean()
     options = {"replicates": merged.replicates, "labels": data.groups is not None}
@@ -310,8 +309,9 @@ class LeastSquares(Problem):
         """Return the lambda that the training rows prefer."""
         found = 0.0
         if not self._data.indefinite:
-            rows, p = np.sort(self.train.index), self.n_centers
-            found = auto_alpha(self, self._data, rows, self.dtype, p)
+            rows = np.sort(self.train.index)
+            n_sample = n_sampled(len(rows), self.n_centers)
+            found = auto_alpha(self, self._data, rows, self.dtype, n_sample)
         return found or _UNCHOSEN_ALPHA
 
     # Data type: a closed form computes kernel values in float64, an iteration in that

@@ -9,7 +9,7 @@ from ..arrays.array import move, to_numpy
 from ..losses import SquaredError, weighted_median
 from ..methods.stochastic import Expansion, TrainingRows
 from ..operators.waves import FourierBlocks, frame_of_phases
-from ..plan.stochastic_step import ALPHA, N_SAMPLED, longest_safe_step
+from ..plan.of_random_features import ALPHA, N_SAMPLED, longest_safe_step
 from ..rows.robust import cast
 from ..rows.transfer import move_what_fits
 from .closed_form import auto_alpha
@@ -140,7 +140,7 @@ class FourierProblem(Problem):
             n_steps=fitted["t_"],
         )
 
-    def auto_alpha(self, data, train):
+    def auto_alpha(self, data, train, n_rows):
         """Return the lambda with which kernel ridge regression predicts new rows best.
 
         Near the constant model a loss of curvature L is the squared loss times L, and
@@ -151,16 +151,14 @@ class FourierProblem(Problem):
             Y = np.clip(Y, -_OUTLIER, _OUTLIER)
         data = replace(data, targets=Y)
         curvature = self.loss_function.curvature_at(self._constant)
-        return max(curvature * auto_alpha(self, data, train, self.dtype), ALPHA)
+        return max(curvature * auto_alpha(self, data, train, self.dtype, n_rows), ALPHA)
 
-    def longest_step(self, batch_size, n, alpha):
+    def longest_step(self, plan, alpha):
         """Return the `longest_safe_step` for a random sample of the rows."""
         index = self.rng.permutation(self.rows.X.shape[0])[:N_SAMPLED]
         rows, weights = take(self.rows.X, index), take(self.weights, index)
-        curvature, F = self.loss_function.curvature, self.features.block_size
-        return longest_safe_step(
-            self.kernel, rows, weights, curvature, F, batch_size, n, alpha
-        )
+        curvature = self.loss_function.curvature
+        return longest_safe_step(self.kernel, rows, weights, curvature, plan, alpha)
 
     def validation_values(self, coef):
         """Return f on the held-out rows in units of y, on the host, shape (m, l)."""
