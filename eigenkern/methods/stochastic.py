@@ -8,18 +8,14 @@ gradients G of the loss in f(x_i), one per row, changes a block k and the consta
     A_k <- A_k - eta (phi_k(X_b) - mu)' G / B,   mu = mean of phi_k(X_b)
     b   <- b - eta_b (mean of G) / (mean of the loss's second derivative)
 
-DSG (algorithm 1 of the paper) takes a new block in every step; UDSG (3) an old one,
-drawn at random, in U of G + U steps; CDSG (4) an old one whenever `checked_step` finds
-one that allows a longer step than a new one. In UDSG the first G of every G + U steps
-take new blocks, as in the proof of theorem 4. Algorithm 3 counts from i = 1 and would
-begin with only G - 1 new blocks: if G = 1, with an old block before there is any.
+Beside their lines stand, as comments, those of the algorithms of the paper: 1 (DSG, or
+Train), 3 (UDSG) and 4 (CDSG) are the loop `train` in `doubly_stochastic`, with k and
+eta by `BlockRule.dsg`, `udsg` and `cdsg`; 2 (Predict) is `Expansion.predict`.
 
 Symbols of the paper, and where they are here: alpha_k is A_k (`Expansion.coef`), beta_k
-is in `Expansion.betas`, lambda is the parameter `alpha`, l' a row of G, gamma_i comes
-from `Steps`, and f(x_i) (algorithm 2) from `RunningValues`. The paper has one output; g
-and beta_k are vectors of l outputs here. eta_b, of the constant, is `constant_rate`
-times eta over the longest step. Comments have the lines of algorithm 4, "m = 0" being
-line 1, the step sizes line 5, and lines 13 to 16 those of an old block.
+is in `Expansion.betas`, lambda is the parameter `alpha`, l' a row of G, and gamma_i
+comes from `Steps`. The paper has one output; g and beta_k are vectors of l outputs
+here. eta_b, of the constant, is `constant_rate` times eta over the longest step.
 
 Other differences from the papers:
 
@@ -35,6 +31,9 @@ Other differences from the papers:
   block takes the place of a new one; in CDSG without a check.
 - They sample the rows of every step. Here batches are slices of the given order of
   rows, and an epoch visits all of them equally often.
+- In UDSG the first G of every G + U steps take new blocks, as in the proof of theorem
+  4. Algorithm 3 counts from i = 1 and would begin with only G - 1 new blocks: if G = 1,
+  with an old block before there is any.
 - The features of the UAI paper have an additional factor 2^1/2, with which the mean of
   phi(x)' phi(z) is 2 k(x, z), not k(x, z).
 
@@ -56,12 +55,11 @@ from .state import Saved
 
 @dataclass(frozen=True)
 class BlockRule:
-    """Which blocks of features a step changes.
+    """Which blocks of features a step changes: in this the algorithms differ.
 
     `n_new` and `n_old` are G and U of "udsg"; without U, blocks are old unless new ones
-    are due, as `record` says. Once there are `max_blocks`, old ones are drawn at
-    random. Step t changes ``n_first / t`` blocks, rounded, but at least one; fewer new
-    ones if fewer are due.
+    are due, as `record` says. Step t changes ``n_first / t`` blocks, rounded, but at
+    least one; fewer new ones if fewer are due. There are at most `max_blocks`.
     """
 
     algorithm: str
@@ -70,32 +68,51 @@ class BlockRule:
     max_blocks: int | None = None
     n_first: float = 1.0
 
-    def choose(self, expansion, mean_gradient, noise, gamma, longest, rng):
-        """Return the blocks of a step, and the step: gamma, or eta of an old block.
+    def choose(self, f, gradient, noise, gamma, longest, rng):
+        """Return the blocks of a step on f, and the step: gamma, or eta of an old one.
 
         The index of a new block is the number of blocks before it. The parameters are
         those of `checked_step`, and the longest step: unlike in the paper, eta is never
         longer than that.
         """
-        n_blocks = len(expansion.coef)
         if self.algorithm == "cdsg":
-            betas = expansion.block_sums()
-            k, eta = checked_step(betas, mean_gradient, noise, gamma)  # 5
-            if eta > gamma:  # 12, the else of 6
-                return [k], min(eta, longest)
-        n_new = n = max(round(self.n_first / (expansion.n_steps + 1)), 1)
-        if self.algorithm == "udsg" and expansion.coef:
-            if self.n_old is None:
-                n_new = int(min(n, expansion.n_due))  # n if the steps diverge to NaN
-            elif expansion.n_steps % (self.n_new + self.n_old) >= self.n_new:
-                n_new = 0
-        if self.max_blocks is not None:
-            n_new = min(n_new, self.max_blocks - n_blocks)
-        if n_new > 0:
-            return list(range(n_blocks, n_blocks + n_new)), gamma
-        if n == 1:
-            return [rng.randint(n_blocks)], gamma
-        return rng.permutation(n_blocks)[:n].tolist(), gamma
+            return self.cdsg(f, gradient, noise, gamma, longest, rng)
+        return (self.dsg if self.algorithm == "dsg" else self.udsg)(f, rng), gamma
+
+    def dsg(self, f, rng):
+        """Return the blocks of algorithm 1: new ones in every step."""
+        return self._new(f, rng)  # Sample omega_i ~ P(omega) with seed i.
+
+    def udsg(self, f, rng):
+        """Return the blocks of algorithm 3: G times new ones, then U times old ones."""
+        i, G, U = f.n_steps, self.n_new, self.n_old
+        if U is None:
+            return self._new(f, rng, f.n_due if f.coef else np.inf)
+        if i % (G + U) < G:  # if mod(i, G + U) < G then
+            return self._new(f, rng)  # Sample omega_m+1 ~ P(omega) with seed m + 1.
+        return self._old(f, rng)  # else Sample omega_k ~ P_m(omega), 1 <= k <= m.
+
+    def cdsg(self, f, gradient, noise, gamma, longest, rng):
+        """Return the blocks and the step of algorithm 4: the old block that is best."""
+        # Compute eta_1, ..., eta_m via (9), and suppose |eta_k| = max_j |eta_j|.
+        k, eta = checked_step(f.block_sums(), gradient, noise, gamma)
+        if not eta > gamma:  # if |eta_k| <= gamma_i then
+            return self._new(f, rng), gamma
+        return [k], min(eta, longest)  # else
+
+    def _new(self, f, rng, most=np.inf):
+        """Return the next blocks, or old ones if there is no room for another one."""
+        m = len(f.coef)
+        n = int(min(self._n_changed(f), most))  # not `most` if the steps diverge to NaN
+        n = n if self.max_blocks is None else min(n, self.max_blocks - m)
+        return list(range(m, m + n)) if n > 0 else self._old(f, rng)
+
+    def _old(self, f, rng):
+        m, n = len(f.coef), self._n_changed(f)
+        return [rng.randint(m)] if n == 1 else rng.permutation(m)[:n].tolist()
+
+    def _n_changed(self, f):
+        return max(round(self.n_first / (f.n_steps + 1)), 1)
 
     def record(self, expansion, n_added, size):
         """Update `n_due` of an expansion after a step.
@@ -203,6 +220,14 @@ class Expansion:
     def intercept(self):
         """The constant term, to be added to the sum over blocks, shape (l,)."""
         return self.constant - self.scale * self.mean
+
+    def predict(self, features, X):
+        """Return f(X), (m, l): algorithm 2, Predict.
+
+        f(x) = 0; for k = 1, ..., m: sample omega_k ~ P(omega) with seed k, and add
+        alpha_k phi_k(x). So does `FourierBlocks.product`, for many rows and k at once.
+        """
+        return self.values(self.product(features, X))
 
     def product(self, features, X):
         """Return sum_k phi_k(X)' A_k over `scale`, shape (m, l)."""
@@ -317,6 +342,22 @@ class TrainingRows(NamedTuple):
     weights: Any
 
 
+class Gradient(NamedTuple):
+    """Loss of a batch of m rows, and its gradients in f.
+
+    `rows` (m, l + 1) are the gradients times the weights of the rows, and the weights,
+    whose sum is `weight`; `mean` (l,) is that of these gradients, `squares` the sum of
+    their squares, and `curvatures` (l,) that of the second derivatives.
+    """
+
+    loss: float
+    rows: Any
+    weight: float
+    mean: Any
+    squares: float
+    curvatures: np.ndarray
+
+
 def doubly_stochastic(
     features,
     rows,
@@ -369,128 +410,120 @@ def doubly_stochastic(
         An iterator of one `State` per epoch. Its `coef` is a copy of `expansion`,
         and its `step_size` the factor by which the guard multiplies all steps.
     """
-    xp, n = features.xp, rows.X.shape[0]
+    xp, n, f = features.xp, rows.X.shape[0], expansion
     # A last batch of one row joins the one before: minus their mean, the features of a
     # single row are zero.
     bounds = [*range(0, max(n - 1, 1), batch_size), n]
     batches = [slice(start, stop) for start, stop in pairwise(bounds)]
-    zeros = xp.broadcast_to(expansion.constant[None, :], rows.targets.shape)
+    zeros = xp.broadcast_to(f.constant[None, :], rows.targets.shape)
     zero_losses = rows.weights * loss.value(rows.targets, zeros)
     zero_loss = float(xp.sum(zero_losses)) / n
     guard = Guard(zero_loss, n_halvings)
-    values = RunningValues(features, expansion, keep_values)
+    values = RunningValues(features, f, keep_values)
 
-    def gradients(b, V):
-        """Return the loss of a batch, its gradients, and their sums.
-
-        The gradients, (m, l + 1), are those in f, and in the last column the weights of
-        the rows; then follow the sum of their squares, and of the second derivatives.
-        """
-        Y, W = rows.targets[b, :], rows.weights[b]
+    def gradient(b, V):
+        """Return the loss of a batch with the values V, and its gradients in f."""
+        Y, W, (m, n_columns) = rows.targets[b, :], rows.weights[b], V.shape
         # Contiguous columns: losses with few of them are faster.
-        G = xp.empty((V.shape[1] + 1, V.shape[0]), **features.array_options).T
+        G = xp.empty((n_columns + 1, m), **features.array_options).T
 
         def task(tile):
-            f, w = expansion.values(V[tile, :]), W[tile]
-            value, gradient = loss.value_and_gradient(Y[tile, :], f)
-            second = w[:, None] * loss.second_derivative(gradient)
+            F, w = f.values(V[tile, :]), W[tile]
+            value, slope = loss.value_and_gradient(Y[tile, :], F)
+            second = w[:, None] * loss.second_derivative(slope)
             G[tile, -1] = w
-            G[tile, :-1] = gradient = w[:, None] * gradient
+            G[tile, :-1] = slope = w[:, None] * slope
             return (
                 float(xp.sum(w * value)),
-                float(xp.sum(gradient * gradient)),
+                float(xp.sum(slope * slope)),
                 _host(xp.sum(second, axis=0)),
             )
 
-        tiles = features.map_tiles(task, V.shape[0], V.shape[1])
+        tiles, sums = features.map_tiles(task, m, n_columns), xp.sum(G, axis=0)
         total, squares, curvatures = (sum(parts) for parts in zip(*tiles, strict=True))
-        return total, G, squares, curvatures
+        return Gradient(total, G, float(sums[-1]), sums[:-1] / m, squares, curvatures)
 
     def total_loss(b, V):
         """Return the loss of a batch from its running values V."""
         Y, w = rows.targets[b, :], rows.weights[b]
 
         def task(tile):
-            losses = loss.value(Y[tile, :], expansion.values(V[tile, :]))
+            losses = loss.value(Y[tile, :], f.values(V[tile, :]))
             return float(xp.sum(w[tile] * losses))
 
         return sum(features.map_tiles(task, V.shape[0], V.shape[1]))
 
-    def take_step(b, V, G, squares, curvatures):
-        """Change the expansion, and its values `V`, by one step on a batch `b`."""
-        m = G.shape[0]
-        totals = xp.sum(G, axis=0)
-        total_weight, mean_gradient = float(totals[-1]), totals[:-1] / m
-        if total_weight == 0.0:
-            return
-        # A row counts as much in a short batch.
-        factor = guard.factor * min(m / batch_size, 1.0)
-        gamma = factor * steps.at(expansion.n_steps + 1)
-        host_gradient = _host(mean_gradient)
-        # v of `checked_step`. M^2 is squares / m, and sigma^2 is 1 / (8 F): the mean of
-        # F cosines has at most the variance 1 / (2 F), which the paper divides by 4.
-        noise = squares / (8.0 * features.block_size * m**2)
-        longest = factor * steps.longest
-        given = expansion, host_gradient, noise, gamma, longest, rng
-        chosen, eta = blocks.choose(*given)  # 5, 6
-        expansion.scale *= 1.0 - eta * alpha  # 7, 9 (13, 15)
-        minus_step = -eta / expansion.scale / len(chosen)
-        n_before, size = len(expansion.coef), 0.0
-        for k in chosen:  # 8, 10, 11 (14, 16)
-            tiles, products = features.adjoint(rows.X[b, :], k, G)
-            mu = products[:, -1] / total_weight
-            change = minus_step * (products[:, :-1] / m - mu[:, None] * mean_gradient)
-            size += float(xp.sum(change * change)) ** 0.5
-            expansion.add(k, change, mu @ change, minus_step * host_gradient)
-            values.record(k, change, b.start, tiles, V)
-        least = min(_FEWEST_OF_CLASS / m, loss.curvature)
-        curvature = np.maximum(curvatures / total_weight, least)
-        size *= expansion.scale * float(curvature.mean()) ** 0.5
-        blocks.record(expansion, len(expansion.coef) - n_before, size)
-        # While the constant lags behind, old blocks fail the check. That matters only
-        # if old blocks save time: if values are kept, new ones cost no more.
-        quick = loss.moves_constant and not values.keep
-        rate = constant_rate(batch_size, quick) * eta / steps.longest
-        rate = rate / curvature * m / total_weight
-        rate = xp.asarray(rate, dtype=G.dtype, device=device_of(G))
-        expansion.constant = expansion.constant - rate * mean_gradient
-        expansion.n_steps += 1
+    def change(k, b, V, G, step):
+        """Take a step, over `scale`, on block k; return the size of the change."""
+        tiles, sums = features.adjoint(rows.X[b, :], k, G.rows)
+        mu = sums[:, -1] / G.weight
+        A = step * (sums[:, :-1] / V.shape[0] - mu[:, None] * G.mean)
+        f.add(k, A, mu @ A, step * _host(G.mean))
+        values.record(k, A, b.start, tiles, V)
+        return float(xp.sum(A * A)) ** 0.5
 
-    def run_epoch():
+    def train():
+        """Run an epoch of algorithm 1, 3 or 4, whose lines are the comments."""
         total = baseline = 0.0
         diverged = Epoch(None, np.full(1, np.nan), np.nan, False)
         order = np.tile(np.arange(len(batches)), n_passes)
-        for i in rng.permutation(order) if shuffle else order:  # 2
-            b = batches[i]  # 3
-            V = values.at(rows.X[b, :], b.start)  # 4
-            batch_loss, G, squares, curvatures = gradients(b, V)
-            total += batch_loss
-            of_zero = max(float(xp.sum(zero_losses[b])), zero_loss * V.shape[0])
+        for i in rng.permutation(order) if shuffle else order:
+            b = batches[i]  # Sample (x_i, y_i) ~ P(x, y).
+            V = values.at(rows.X[b, :], b.start)  # f(x_i) = Predict(x_i, {alpha_j}).
+            G, m = gradient(b, V), V.shape[0]  # l'(f(x_i), y_i)
+            total += G.loss
+            of_zero = max(float(xp.sum(zero_losses[b])), zero_loss * m)
             baseline += of_zero
             if keep_values and guard.trips(total, baseline):
                 return diverged
-            take_step(b, V, G, squares, curvatures)  # 5 to 16
+            if G.weight == 0.0:
+                continue
+            # A row counts as much in a short batch.
+            factor = guard.factor * min(m / batch_size, 1.0)
+            gamma, longest = factor * steps.at(f.n_steps + 1), factor * steps.longest
+            # v of `checked_step`, with sigma^2 = 1 / (8 F): the mean of F cosines has
+            # at most the variance 1 / (2 F), which the paper divides by 4.
+            g, noise = _host(G.mean), G.squares / (8 * features.block_size * m**2)
+            # Sample omega_k ~ P(omega), or choose an old one: `dsg`, `udsg`, `cdsg`.
+            chosen, eta = blocks.choose(f, g, noise, gamma, longest, rng)
+            # alpha_j = (1 - gamma_i lambda) alpha_j for all j; beta_j too.
+            f.scale *= 1.0 - eta * alpha
+            # alpha_k = alpha_k - gamma_i l'(f(x_i), y_i) phi_k(x_i); beta_k too.
+            n_before, step = len(f.coef), -eta / f.scale / len(chosen)
+            size = sum(change(k, b, V, G, step) for k in chosen)
+            least = min(_FEWEST_OF_CLASS / m, loss.curvature)
+            curvature = np.maximum(G.curvatures / G.weight, least)
+            size *= f.scale * float(curvature.mean()) ** 0.5
+            blocks.record(f, len(f.coef) - n_before, size)
+            # While the constant lags behind, old blocks fail the check. That matters
+            # only if old blocks save time: if values are kept, new ones cost no more.
+            quick = loss.moves_constant and not keep_values
+            rate = constant_rate(batch_size, quick) * eta / steps.longest
+            rate = rate / curvature * m / G.weight
+            rate = xp.asarray(rate, dtype=V.dtype, device=device_of(V))
+            f.constant = f.constant - rate * G.mean
+            f.n_steps += 1
             if not keep_values:
                 # The rows may never come again. A step that is too long raises the loss
                 # of its own batch.
                 after = total_loss(b, V)
-                if guard.trips(after, of_zero) and not after < batch_loss:
+                if guard.trips(after, of_zero) and not after < G.loss:
                     return diverged
-            if expansion.scale < _SMALLEST_SCALE:
-                expansion.fold()
+            if f.scale < _SMALLEST_SCALE:
+                f.fold()
                 values.forget()
         values.drop_known()
         mean_loss = np.full(1, total / (n_passes * n))
-        return Epoch(expansion.copy(), mean_loss, mean_loss[0], True)
+        return Epoch(f.copy(), mean_loss, mean_loss[0], True)
 
     def restore(good):
-        expansion.restore(good)
+        f.restore(good)
         values.forget()
 
     return Guarded(
-        run_epoch,
+        train,
         guard,
-        snapshot=expansion.copy,
+        snapshot=f.copy,
         restore=restore,
         save_rest=values.save,
         load_rest=values.load,

@@ -162,7 +162,7 @@ class FourierProblem(Problem):
 
     def validation_values(self, coef):
         """Return f on the held-out rows in units of y, on the host, shape (m, l)."""
-        F = coef.values(coef.product(self.features, self._held_out))
+        F = coef.predict(self.features, self._held_out)
         return to_numpy(F) * self._target_scale + self._shift
 
     def with_held_out_constant(self, coef):
@@ -176,7 +176,7 @@ class FourierProblem(Problem):
         """Return the weighted mean loss of the first rows, or of all."""
         n = self.rows.X.shape[0]
         rows = slice(0, min(n_rows or n, n))
-        F = coef.values(coef.product(self.features, self.rows.X[rows, :]))
+        F = coef.predict(self.features, self.rows.X[rows, :])
         losses = self.loss_function.value(self.targets[rows, :], F)
         return float(self.xp.mean(losses * self.weights[rows]))
 
