@@ -390,9 +390,9 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         Number of epochs without improvement before stopping.
     cache_size : float or "auto", default="auto"
         MB for running values of f on the training rows, so that unchanged blocks are
-        not evaluated again, and for up to 256 MB of frequencies. "auto": what the free
-        memory allows. 0: the algorithms of the papers, which evaluate all blocks in
-        each step.
+        not evaluated again, and for up to 256 MB of frequencies. "auto": half of the
+        memory, and the frequencies that the free memory allows. 0: the algorithms of
+        the papers, which evaluate all blocks in each step.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
         Where to compute. "auto": where X lives. Otherwise X is copied there.
     random_state : int, RandomState instance or None, default=None
@@ -739,9 +739,9 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         "balanced" refers to each piece.
     cache_size : float or "auto", default="auto"
         MB for running values of f on the training rows, so that unchanged blocks are
-        not evaluated again, and for up to 256 MB of frequencies. "auto": what the free
-        memory allows. 0: the algorithms of the papers, which evaluate all blocks in
-        each step.
+        not evaluated again, and for up to 256 MB of frequencies. "auto": half of the
+        memory, and the frequencies that the free memory allows. 0: the algorithms of
+        the papers, which evaluate all blocks in each step.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
         Where to compute. "auto": where X lives. Otherwise X is copied there.
     random_state : int, RandomState instance or None, default=None

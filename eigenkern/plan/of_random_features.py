@@ -12,6 +12,7 @@ from .costs import Costs
 from .of_epochs import add_ridge
 from .parameters import is_auto
 from .penalty import n_sampled
+from .sizes import planned_bytes
 from .step import SAFETY
 
 # lambda if it is not chosen, and the smallest one that is chosen.
@@ -53,8 +54,8 @@ def plan_of_random_features(shape, *, in_pieces=False, sizes=None):
     the work of a step outweighs its overhead.
     """
     e, n, d, k = shape.estimator, shape.n_train, shape.d, shape.n_outputs
-    size, room, kept = shape.itemsize, cache_budget(e.cache_size, shape), 8.0 * n * k
-    if in_pieces or kept > room:
+    size, kept = shape.itemsize, 8.0 * n * k
+    if in_pieces or kept > planned_bytes(shape, e.cache_size):
         kept = 0.0
     F, m = sizes or (e.block_size, e.batch_size)
     if is_auto(F):
@@ -76,6 +77,7 @@ def plan_of_random_features(shape, *, in_pieces=False, sizes=None):
     blocks = BlockRule(e.algorithm, e.n_new, n_old, most, n_first)
     given = in_pieces or shape.n_held_out or not is_auto(e.alpha)
     n_ridge_rows = 0 if given else n_sampled(n)
+    frequencies = np.clip(cache_budget(e.cache_size, shape) - kept, 0, FREQUENCY_BYTES)
     fit = Costs(shape)
     fit.holds("data copy", n * d * size)
     fit.holds("targets", (8 + 3 * size) * n * k)
@@ -83,10 +85,16 @@ def plan_of_random_features(shape, *, in_pieces=False, sizes=None):
         add_ridge(fit, shape, shape.matrix(n_ridge_rows, n_ridge_rows, symmetric=True))
     # Steps, and the blocks that a batch evaluates: its own, and those changed since its
     # last visit, or else all so far. Early steps t change n_1 / t blocks instead of
-    # one, about n_1 log(n_1) blocks more.
+    # one, about n_1 log(n_1) blocks more; of the others about a half are new.
     total, most = n_passes * -(-n // m) * e.max_iter, np.inf if most is None else most
     seen, first = min(n / m if kept else total / 2, most), min(n_first, most)
-    values = m * F * (total * (1 + seen) + first * np.log(first))
+    early = first * np.log(first)
+    n_blocks, values = (
+        min(early + total / 2, most),
+        m * F * (total * (1 + seen) + early),
+    )
+    coef_bytes = 4 * n_blocks * F * k * size  # of a list, and of the array in the end
+    fit.holds("coefficients", coef_bytes + min(frequencies, n_blocks * F * d * size))
     fit.products(values * (d + 2 * k), size)
     fit.takes(values * CPU.function * size / 4 / fit.n_threads, 2 * values)
     fit.uses((2 * m * F + 2 * m * k) * size)
@@ -100,7 +108,7 @@ def plan_of_random_features(shape, *, in_pieces=False, sizes=None):
         n_passes=n_passes,
         n_ridge_rows=n_ridge_rows,
         kept=kept,
-        frequencies=min(room - kept, FREQUENCY_BYTES),
+        frequencies=frequencies,
     )
 
 

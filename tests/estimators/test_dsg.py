@@ -2,6 +2,7 @@
 
 import pickle
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from eigenkern.arrays.array import to_numpy
 from eigenkern.kernels import Gaussian, Linear
 from eigenkern.methods.state import State
 from eigenkern.operators.waves import FourierBlocks
+from eigenkern.plan.of_random_features import plan_of_random_features
 
 ALGORITHMS = pytest.mark.parametrize("algorithm", ["dsg", "udsg", "cdsg"])
 
@@ -139,6 +141,24 @@ def test_fits_are_reproducible_and_independent_of_running_values(algorithm, regr
     plain = clone(model).set_params(cache_size=0).fit(X, y)
     assert plain.cache_size_ == 0
     assert_allclose(model.predict(X_test), plain.predict(X_test), atol=1e-9)
+
+
+def test_a_fit_obeys_its_plan(regression, monkeypatch):
+    X, y, *_ = regression
+    plans = []
+
+    def other(*given, **options):
+        plan = plan_of_random_features(*given, **options)
+        chosen = {"block_size": 16, "n_passes": 3, "n_ridge_rows": 0, "kept": 0.0}
+        plans.append(replace(plan, batch_size=40, chosen=plan.chosen | chosen))
+        return plans[-1]
+
+    place = "eigenkern.estimators.doubly_stochastic.plan_of_random_features"
+    monkeypatch.setattr(place, other)
+    model = DSGRegressor(max_iter=2, random_state=0).fit(X, y)
+    assert len(plans) == 1
+    assert (model.block_size_, model.batch_size_, model.t_) == (16, 40, 2 * 3 * 4)
+    assert (model.alpha_, model.cache_size_) == (1e-6, 0.0)
 
 
 @ALGORITHMS
