@@ -34,6 +34,12 @@ def weighted_median(Y, weights):
     return np.quantile(Y, 0.5, axis=0, weights=weights, method="inverted_cdf")
 
 
+def mean_of_targets(Y, weights=None):
+    """Return the mean of every column, which for equal targets is exact, (l,)."""
+    mean = np.average(Y, axis=0, weights=weights)
+    return np.where((Y == Y[:1]).all(axis=0), Y[0], mean)
+
+
 class Loss:
     """Base class of the losses.
 
@@ -85,7 +91,7 @@ class SquaredError(Loss):
         return F - Y
 
     def baseline(self, Y, weights):
-        return np.average(Y, axis=0, weights=weights)
+        return mean_of_targets(Y, weights)
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from ..fitting.validation import (
     warn_user,
 )
 from ..kernels import Kernel
+from ..losses import mean_of_targets
 from ..methods.state import State
 from ..operators.gradient import MappedGradient
 from ..plan.of_epochs import plan_of_rounds
@@ -418,7 +419,7 @@ def _of_eigenvalues(matrix, function):
 
 def _squared_error(F, Y, weights):
     """Return the mean squared error of values, over that of the mean of the targets."""
-    mean = np.average(Y, axis=0, weights=weights)
+    mean = mean_of_targets(Y, weights)
     of_model, of_mean = (
         np.average(((Y - other) ** 2).sum(axis=1), weights=weights)
         for other in (F, mean)
@@ -442,7 +443,7 @@ def _brier_score_of_best_scale(F, Y, weights):
         return np.average(np.sum((P - Y) ** 2, axis=1), weights=weights)
 
     best = minimize_scalar(score, bounds=_LOG_SCALES, method="bounded").fun
-    frequencies = np.average(Y, axis=0, weights=weights)
+    frequencies = mean_of_targets(Y, weights)
     return best / ((1.0 - np.sum(frequencies**2)) or 1.0)
 
 

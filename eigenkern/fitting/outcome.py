@@ -8,7 +8,7 @@ import scipy.sparse
 from ..arrays.array import move, namespace, to_numpy
 from ..arrays.devices import compute_device
 from ..kernels import CallableKernel, Kernel, Linear, Polynomial
-from ..losses import LogLoss, SquaredError
+from ..losses import LogLoss, SquaredError, mean_of_targets
 from ..plan.parameters import has_log_loss
 from ..problems.data import rows_of
 from ..problems.problem import shuffled, take_entries
@@ -62,7 +62,7 @@ def learned_nothing(model, data):
     rows = data.rows_with_weight()
     w = data.weights_of(rows)
     Y, eps = data.targets[rows], np.finfo(str(data.X.dtype).split(".")[-1]).eps
-    spread = np.average((Y - np.average(Y, axis=0, weights=w)) ** 2, 0, w) ** 0.5
+    spread = np.average((Y - mean_of_targets(Y, w)) ** 2, 0, w) ** 0.5
     varies = spread > _EQUAL_TARGETS_EPS * eps * np.abs(Y).max(axis=0)
     if not varies.any():
         return False

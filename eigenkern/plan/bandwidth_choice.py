@@ -6,6 +6,7 @@ import numpy as np
 
 from ..arrays.array import to_numpy
 from ..centers import distinct_rows
+from ..losses import mean_of_targets
 from ..rows.lazy_rows import in_memory, rows_at
 from .penalty import least_errors
 
@@ -72,7 +73,7 @@ def _subsample(X, targets, weights, rng):
     first, which = distinct_rows(X)
     Y, w = merged(first, which, targets, weights)
     # Centered and scaled to at most 1, so that squares can't overflow.
-    Y = Y - np.average(Y, axis=0, weights=w)
+    Y = Y - mean_of_targets(Y, w)
     Y /= np.abs(Y).max() or 1.0
     return to_numpy(X)[first], Y, w / w.mean()
 

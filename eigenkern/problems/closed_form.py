@@ -9,6 +9,7 @@ from ..arrays.array import namespace, to_numpy
 from ..arrays.linalg import large_gram, large_product
 from ..centers import distinct_rows
 from ..kernels import MEDIAN_ROWS
+from ..losses import mean_of_targets
 from ..methods.direct import N_DIAGONAL
 from ..methods.left_out import (
     gcv_errors,
@@ -75,7 +76,7 @@ def auto_alpha(problem, data, rows, dtype, n_sample):
     n = len(merged.rows)
     sample = merged.rows[:n_sample]
     Y, w = merged.data.targets[merged.rows], merged.data.weights_of(merged.rows)
-    Y, w = Y - np.average(Y, axis=0, weights=w), w / w.mean()
+    Y, w = Y - mean_of_targets(Y, w), w / w.mean()
     options = {"replicates": merged.replicates, "labels": data.groups is not None}
     if problem.kernel is None:
         K = problem.to_compute(take_entries(data.X, sample, sample))
@@ -253,7 +254,7 @@ class LeastSquares(Problem):
         weights = weights / weights.mean()
         self.intercept = np.zeros(targets.shape[1])
         if centered:
-            self.intercept = np.average(targets, axis=0, weights=weights)
+            self.intercept = mean_of_targets(targets, weights)
         self.all = self._rows(X, targets, weights, order)
         self.train = self.all.part(0, len(train))
         self.targets, self.weights = self.train.targets, self.train.weights

@@ -10,6 +10,7 @@ import scipy.sparse
 
 from ..arrays.array import device_of, location_of, namespace, slices, to_numpy
 from ..centers import distinct_rows
+from ..losses import mean_of_targets
 from ..methods.left_out import values_left_out
 from ..rows.lazy_rows import is_lazy, rows_at
 from ..rows.transfer import StreamedRows
@@ -524,7 +525,7 @@ class Data:
         """Return the data with the mean of the targets for every row, of one class."""
         rows = self.rows_with_weight()
         w = None if self.weights is None else self.weights[rows]
-        mean = np.average(self.targets[rows], axis=0, weights=w)
+        mean = mean_of_targets(self.targets[rows], w)
         targets = np.tile(mean, (len(self.targets), 1))
         return replace(
             self, targets=targets, weights=None, groups=None, validation=None

@@ -8,11 +8,12 @@ import scipy.sparse
 
 from ..arrays.array import move, to_numpy
 from ..arrays.linalg import large_product
+from ..losses import mean_of_targets
 from ..operators.centered import features_of, levels_of, near, sums_of_features
 from ..rows.lazy_rows import StoredRows, is_lazy
 from ..rows.transfer import move_what_fits
 from .kernel_parameters import check_extremes, check_largest
-from .problem import Problem, mean_of_targets, take
+from .problem import Problem, take
 
 
 class Seen(NamedTuple):

@@ -163,12 +163,6 @@ def scatter(values, index, n):
     return take(xp.concat([values, xp.zeros_like(values[:1, :])]), source)
 
 
-def mean_of_targets(Y, weights=None):
-    """Return the mean of every column, which for equal targets is exact, (l,)."""
-    mean = np.average(Y, axis=0, weights=weights)
-    return np.where((Y == Y[:1]).all(axis=0), Y[0], mean)
-
-
 def weighted_mean_square(residual, weights=None):
     """Return the mean, over rows and outputs, of squares with weights of all rows."""
     xp = namespace(residual)

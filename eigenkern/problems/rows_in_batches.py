@@ -7,6 +7,7 @@ import numpy as np
 
 from ..arrays.array import move, namespace, to_numpy
 from ..arrays.linalg import eigh
+from ..losses import mean_of_targets
 from ..methods.direct import N_DIAGONAL, usual_size
 from ..operators.cached import keep
 from ..operators.matrix import GivenMatrix
@@ -16,7 +17,6 @@ from ..plan.sizes import rounding
 from .kernel_parameters import make_kernel
 from .problem import (
     Problem,
-    mean_of_targets,
     scatter,
     take,
     take_entries,
