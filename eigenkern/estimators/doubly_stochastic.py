@@ -52,18 +52,6 @@ from ..rows.transfer import StreamedRows
 _N_SENT = 65536
 
 
-def holds_rows_out(model, n):
-    """Whether some of n rows are held out, for early stopping or quantiles.
-
-    A quantile needs at least one held-out row on either side.
-    """
-    if model.loss != "pinball" or not chooses_penalty(model):
-        return stops_early(model)
-    quantiles = np.ravel(model.quantile)
-    rarest = np.minimum(quantiles, 1.0 - quantiles).min()
-    return model.validation_fraction * n * rarest > 1.0 - 1e-9
-
-
 class _DoublyStochastic(Streaming, Model):
     _in_memory_unless = "pieces of them to partial_fit"
     _task = "epoch"
@@ -164,14 +152,19 @@ class _DoublyStochastic(Streaming, Model):
     def _alpha(self):
         return ALPHA if is_auto(self.alpha) else float(self.alpha)
 
-    def _part_held_out(self, n):
-        return self.validation_fraction if holds_rows_out(self, n) else 0.0
+    def _holds_out(self, n):
+        # A quantile needs at least one held-out row on either side.
+        if self.loss != "pinball" or not chooses_penalty(self):
+            return stops_early(self)
+        quantiles = np.ravel(self.quantile)
+        rarest = np.minimum(quantiles, 1.0 - quantiles).min()
+        return self.validation_fraction * n * rarest > 1.0 - 1e-9
 
     def _plan(self, shape):
         return plan_of_random_features(shape)
 
     def _prepare(self, data):
-        holds_out = holds_rows_out(self, len(data.rows_with_weight()))
+        holds_out = self._holds_out(len(data.rows_with_weight()))
         train, held_out = split(data, holds_out, self.validation_fraction)
         data, train = data.without_copies(train)
         plan = plan_of_random_features(shape_of(self, data, len(train), held_out))

@@ -1,6 +1,5 @@
 """Recursive feature machines: kernel machines that learn their metric, in rounds."""
 
-import math
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
@@ -29,6 +28,7 @@ from ..arrays.array import (
 from ..arrays.linalg import large_product
 from ..fitting.model import Model
 from ..fitting.outcome import check_values, warn_of_cutoffs
+from ..fitting.planning import plan_of, shape_of
 from ..fitting.rules import Plateau, Rule
 from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import (
@@ -42,21 +42,15 @@ from ..kernels import Kernel
 from ..losses import mean_of_targets
 from ..methods.state import State
 from ..operators.gradient import MappedGradient
-from ..plan.of_epochs import plan_of_rounds
+from ..plan.of_rounds import plan_of_rounds
 from ..plan.parameters import is_precomputed
 from ..problems.data import draw, hold_out
-from ..problems.kernel_parameters import make_kernel, named_kernel
+from ..problems.kernel_parameters import make_kernel
 from ..rows.lazy_rows import MappedRows, by_rows, is_lazy
 from ..rows.robust import cast, frame_of_distances, without_far_values
 from .eigenpro import EigenProClassifier, EigenProRegressor
 from .gradients import is_on_kernels, mean_outer_product
 
-# Maximum number of features for which "auto" tries a full metric: its root takes 0.2 s
-# per round there, and 1.1 s for twice as many features.
-_MAX_FULL = 1000
-# Maximum number of features for which the Manhattan distance is tried, in a time that
-# grows with them. With the 123 of a9a a fit took twice as long.
-_MAX_MANHATTAN = 50
 # Rounds without a better model after which a kind of metric is given up. With 1, 2, 3
 # and no limit the same metric was found on nine of ten data sets.
 _PATIENCE = 2
@@ -66,25 +60,8 @@ _FEW_ROWS = 20
 # one model are not lost to the next ones. Errors with 0 and 0.02: bike_hour 0.256,
 # 0.249; california_housing 0.439, 0.441, and with 0.02 and 0.05, width 4, 0.440, 0.445.
 _FLOOR = 0.02
-# Kernel to learn a metric with in the default estimator, and its width: the bandwidth
-# over the median distance. After one full round cpusmall has errors of 0.199, 0.165 and
-# 0.155 with widths 1, 2 and 4; of the other tables only ijcnn1 is better with 1.
-_LEARNING_KERNEL = ("laplacian", 4.0)
-# Kernels to try with the chosen metric, and the power of R to try with the best of
-# them. Errors on new rows of the laplacian, the best kernel, and the best kernel with
-# that power, 4000 rows: kin8nm 0.265 0.257 0.252, ijcnn1 2.05 1.97 1.87 %, bike_hour
-# 0.246 0.238 0.272. None helps california_housing.
-_OTHER_KERNELS = (("matern32", 1.0), ("matern32", 2.0), ("matern32", 4.0))
+# Power of R to try with the best kernel; its errors are beside those of the kernels.
 _SOFTER_POWER = 0.7
-# Kernels are compared by models of half of the rows, but of at least this many: results
-# hardly depend on it. With all rows instead of half of 4000 the errors are 0.99 times
-# as large (four tables, three seeds), and a fit takes 1.5 times as long.
-N_COMPARED = 2000
-# Kernels of the Manhattan distance to try in regression. Errors with the best kernel
-# above, and the best of these, 8000 rows: california_housing 0.430 0.418, bike_hour
-# 0.224 0.214, cpusmall 0.156 0.151. In classification no table gains (a9a, coil2000,
-# covtype), and on ijcnn1 it would be chosen, with 2.0 instead of 1.3 % errors.
-_MANHATTAN_KERNELS = (("manhattan", 0.5), ("manhattan", 1.0), ("manhattan", 2.0))
 # An alternative's error must be below this many times the present one's.
 _CLEARLY = 0.99
 # Maximum ratio of the Manhattan distance's error to the best kernel's, on part of the
@@ -148,26 +125,6 @@ def learned_metrics(problem, max_rounds):
     yield State(problem.refined(best, diagonal), converged=True)
 
 
-def kinds_to_learn(model, n_features):
-    """Return the kinds of metric to learn, in turn: none of a single feature."""
-    if n_features == 1 or model.metric != "auto":
-        return () if n_features == 1 else (model.metric,)
-    return ("diagonal", "full") if n_features <= _MAX_FULL else ("diagonal",)
-
-
-def kernels_to_try(model, n_features, regression):
-    """Return kernels, the first of which is to learn with, and Manhattan kernels.
-
-    None stands for the kernel of the model's estimator.
-    """
-    if model.estimator is not None:
-        return (None,), ()
-    kernels, manhattan = (_LEARNING_KERNEL, *_OTHER_KERNELS), ()
-    if regression and model.metric != "full" and n_features <= _MAX_MANHATTAN:
-        manhattan = _MANHATTAN_KERNELS
-    return kernels, manhattan
-
-
 class MetricProblem:
     """Models on X R: fitted to some rows, scored on others, and differentiated.
 
@@ -181,14 +138,16 @@ class MetricProblem:
 
     Attributes
     ----------
+    plan : Plan
+        Of all fits (`plan_of_rounds`).
     kinds : tuple
-        Kinds of metric to learn, in turn.
+        Kinds of metric to learn, in turn; none if no rows tell which is better.
     """
 
     def __init__(self, model, estimator, data):
         self._estimator = estimator
-        regression = data.groups is None
-        self._error_of = _squared_error if regression else _brier_score_of_best_scale
+        labels = data.groups is not None
+        self._error_of = _brier_score_of_best_scale if labels else _squared_error
         if not data.constant:
             data, rows = data.without_copies(_trained_rows(data))
             data = data.take(np.sort(rows))
@@ -206,11 +165,11 @@ class MetricProblem:
             self._validation = X, *others
         if not self._compares:
             self._validation = data.X, data.targets, data.weights
-        self._graded = draw(self._train, model.max_gradient_rows)
+        n, judged = len(self._train.targets), self._validation[1]
+        self.plan = model._plan(shape_of(model, self._everything, n, judged))
+        self.kinds = self.plan.kinds if self._compares else ()
+        self._graded = draw(self._train, self.plan.n_graded)
         self._seed = data.rng.randint(2**31 - 1)
-        d = data.X.shape[1]
-        self._kernels, self._manhattan_kernels = kernels_to_try(model, d, regression)
-        self.kinds = kinds_to_learn(model, d) if self._compares else ()
 
     def _hold_out(self, fraction):
         """Hold out rows, unless there are too few; return whether there are enough."""
@@ -255,9 +214,9 @@ class MetricProblem:
 
     def _round(self, kind, number, root):
         """Return the round of a metric, with its model and the error of the model."""
-        model = self._fit(root, self._kernels[0], self._train)
-        error = self._error(model, root)
-        return Round(kind, number, root, self._kernels[0], model, error)
+        kernel = self.plan.kernels[0]
+        model = self._fit(root, kernel, self._train)
+        return Round(kind, number, root, kernel, model, self._error(model, root))
 
     def first_round(self):
         """Return the round of the features as they are."""
@@ -290,13 +249,14 @@ class MetricProblem:
         with the best diagonal metric, has an error near or below that of the best
         kernel, both are compared again by models of all rows.
         """
-        if len(self._kernels) == 1 or not self._compares:
+        plan = self.plan
+        if len(plan.kernels) == 1 or not self._compares:
             return best
-        rows = draw(self._train, max(len(self._train.targets) // 2, N_COMPARED))
-        chosen, error = self._suited(best, self._kernels, rows)
-        if not self._manhattan_kernels:
+        rows = draw(self._train, plan.n_compared)
+        chosen, error = self._suited(best, plan.kernels, rows)
+        if not plan.manhattan:
             return chosen
-        other, its_error = self._suited(diagonal, self._manhattan_kernels, rows)
+        other, its_error = self._suited(diagonal, plan.manhattan, rows)
         if its_error < _NEARLY * error:
             error = best.error
             if chosen is not best:
@@ -583,37 +543,27 @@ class _RecursiveFeatureMachine(
             sample_weight_val=sample_weight_val,
         )
 
+    def _holds_out(self, n):
+        return True
+
+    def _parts(self, n):
+        return super()._parts(min(n, self.max_metric_rows))
+
     def _plan(self, shape):
-        inner, n, n_compared = self._inner(), shape.n, 0
-        (first, *others), manhattan = kernels_to_try(self, shape.d, not shape.labels)
-        kernel = inner.kernel if first is None else first[0]
-        if others:  # and a softer metric; those of the Manhattan distance take longer
-            n_compared = 2 + len(others) + 3 * len(manhattan)
-        shape = replace(shape, kernel=named_kernel(kernel))
-        n_metric = min(n, self.max_metric_rows)
-        held_out = math.ceil(self.validation_fraction * n_metric)
-        n_part = n_metric - held_out
-        part, compared, final = (
-            inner._plan(replace(shape, estimator=inner, X=shape.X[:m, :], n_train=m))
-            for m in (n_part, min(n_part, max(n_part // 2, N_COMPARED)), n)
-        )
-        return plan_of_rounds(
-            replace(shape, n_held_out=held_out),
-            part,
-            compared,
-            final,
-            n_kinds=len(kinds_to_learn(self, shape.d)),
-            n_rounds=self.max_rounds,
-            n_graded=min(n_part, self.max_gradient_rows),
-            n_compared=n_compared,
-        )
+        def plan_of_fit(kernel, m):
+            inner = clone(self._inner())
+            if kernel is not None:
+                inner.set_params(kernel=kernel[0])
+            return plan_of(inner, shape.X[:m, :], shape.n_outputs)
+
+        return plan_of_rounds(shape, plan_of_fit)
 
     def _prepare(self, data):
         estimator = clone(self._inner())
         if getattr(estimator, "random_state", 0) is None:
             estimator.set_params(random_state=data.rng.randint(2**31 - 1))
         problem = MetricProblem(self, estimator, data)
-        solver = learned_metrics(problem, self.max_rounds)
+        solver = learned_metrics(problem, problem.plan.n_rounds)
         return problem, solver, {}, RoundRule(problem, self._n_iterations, self._tell)
 
     @property

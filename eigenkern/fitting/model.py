@@ -1,5 +1,6 @@
 """The base of all models: fitting, predicted values, tags."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -238,9 +239,15 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
         weights = total_weights(sample_weight, of_class, labels, "sample_weight_val")
         return X, Y, weights
 
-    def _part_held_out(self, n):
-        """Return the fraction of n rows that a fit holds out to stop early."""
-        return self.validation_fraction if stops_early(self) else 0.0
+    def _holds_out(self, n):
+        """Whether a fit holds out some of n rows."""
+        return stops_early(self)
+
+    def _parts(self, n):
+        """Return how many of n rows a fit learns from, and how many it holds out."""
+        part = self.validation_fraction if self._holds_out(n) else 0.0
+        n_held_out = math.ceil(part * n - 1e-9)
+        return n - n_held_out, n_held_out
 
     def _plan(self, shape):
         """Return the `Plan` of a fit."""

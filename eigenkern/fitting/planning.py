@@ -1,6 +1,5 @@
 """The plan of a fit, made before any number is computed; what it says of long fits."""
 
-import math
 from contextlib import suppress
 from dataclasses import replace
 
@@ -26,9 +25,8 @@ _FASTER = (
 
 def plan_of(model, X, n_outputs):
     """Return the plan of a fit to rows, all distinct, or to a stand-in for them."""
-    n, labels = X.shape[0], hasattr(model, "class_weight")
-    n_held_out = math.ceil(model._part_held_out(n) * n)
-    shape = _shape(model, X, n_outputs, labels, n - n_held_out, n_held_out)
+    labels = hasattr(model, "class_weight")
+    shape = _shape(model, X, n_outputs, labels, *model._parts(X.shape[0]))
     return model._plan(shape)
 
 

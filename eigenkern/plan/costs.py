@@ -160,7 +160,7 @@ class Costs:
 
     def __init__(self, shape):
         self._shape, self.n_threads = shape, n_blas_threads()
-        self.flops, self._held, self._peak = 0.0, {}, 0.0
+        self.flops, self._held, self.peak = 0.0, {}, 0.0
         # Multiply-adds in float64, entries of the kernel, bytes read with the
         # multiply-adds that hide them, bytes touched, and other seconds.
         self._products, self._entries, self._seconds = 0.0, 0.0, _FIT_SECONDS
@@ -214,7 +214,7 @@ class Costs:
         self._seconds += times * other._seconds
         self._reads += [(times * size, times * work) for size, work in other._reads]
         self._touched += [times * size for size in other._touched]
-        self.uses(other._peak)
+        self.uses(other.peak)
 
     def finds_equal_rows(self):
         """Add the time to find equal rows."""
@@ -240,11 +240,11 @@ class Costs:
     def holds(self, name, n_bytes):
         """Add memory that is held from here on."""
         self._held[name] = self._held.get(name, 0.0) + n_bytes
-        self._peak = max(self._peak, sum(self._held.values()))
+        self.peak = max(self.peak, sum(self._held.values()))
 
     def uses(self, n_bytes):
         """Add memory that is in use for a while, on top of what is held."""
-        self._peak = max(self._peak, sum(self._held.values()) + n_bytes)
+        self.peak = max(self.peak, sum(self._held.values()) + n_bytes)
 
     def tiles(self, operator, m=None):
         """Return the bytes that the tiles of a product take.
@@ -259,7 +259,7 @@ class Costs:
 
     def memory(self):
         """Return MB in use at the peak, by name, and their total."""
-        total = self._peak + _CODE_BYTES + _PANEL_BYTES * self.n_threads
+        total = self.peak + _CODE_BYTES + _PANEL_BYTES * self.n_threads
         names = "data copy", "centers", "kernel matrix", "preconditioner"
         held = {name: self._held.get(name, 0.0) for name in names}
         held["workspace"] = total - sum(held.values())

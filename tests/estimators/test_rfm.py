@@ -2,6 +2,7 @@
 
 import os
 import pickle
+from dataclasses import replace
 
 import array_api_compat
 import numpy as np
@@ -33,6 +34,8 @@ from eigenkern.arrays.array import to_numpy
 from eigenkern.estimators.rfm import Round, learned_metrics
 from eigenkern.inspection import average_gradient_outer_product
 from eigenkern.kernels import Gaussian
+from eigenkern.plan.of_epochs import plan_on_rows
+from eigenkern.plan.of_rounds import plan_of_rounds
 
 PLAIN = EigenProRegressor(random_state=0)
 both_kinds = pytest.mark.parametrize("metric", ["diagonal", "full"])
@@ -180,6 +183,33 @@ def test_the_kernel_that_suits_the_metric_is_chosen(function, kernel, rng, capsy
         np.mean((other.predict(model.transform(X_new)) - function(X_new)) ** 2),
     )
     assert errors[0] < errors[1]
+
+
+def test_fits_obey_the_plan(two_of_ten, monkeypatch):
+    X, y, *_ = two_of_ten
+    plans, made = [], []
+
+    def changed(*given):
+        plan = plan_of_rounds(*given)
+        chosen = {"kinds": ("diagonal",), "n_rounds": 2, "kernels": plan.kernels[:1]}
+        plans.append(replace(plan, chosen=plan.chosen | chosen))
+        return plans[-1]
+
+    def noted(shape, **options):
+        made.append(plan_on_rows(shape, **options))
+        return made[-1]
+
+    monkeypatch.setattr("eigenkern.estimators.rfm.plan_of_rounds", changed)
+    monkeypatch.setattr("eigenkern.estimators.eigenpro_fit.plan_on_rows", noted)
+    model = RFMRegressor(random_state=0).fit(X, y)
+    assert model.validation_scores_["metric"] == [None, "diagonal", "diagonal"]
+    (plan,) = plans
+    assert (plan.n_graded, plan.n_compared) == (192, 192)
+    of_part, _, of_all = plan.fits
+    assert len(made) == 4  # three on the rows of the metric, and one on all
+    for found, told in [(made[0], of_part), (made[2], of_part), (made[3], of_all)]:
+        for name in ("n_samples", "method", "flops", "memory"):
+            assert getattr(found, name) == getattr(told, name)
 
 
 @both_kinds
@@ -397,7 +427,7 @@ def test_float32_stays_float32(two_of_ten):
 
 def test_wide_data_have_a_diagonal_metric(two_of_ten, monkeypatch):
     X, y, *_ = two_of_ten
-    monkeypatch.setattr("eigenkern.estimators.rfm._MAX_FULL", 9)
+    monkeypatch.setattr("eigenkern.plan.of_rounds._MAX_FULL", 9)
     assert "full" not in machine().fit(X, y).validation_scores_["metric"]
     full = machine(metric="full", max_rounds=1).fit(X, y)
     assert full.validation_scores_["metric"] == [None, "full"]

@@ -1,0 +1,107 @@
+"""The plan of learned metrics: fits in rounds, to some of the rows, then to all."""
+
+from dataclasses import replace
+
+from ..arrays import memory
+from .costs import Costs
+
+# Maximum number of features for which "auto" tries a full metric: its root takes 0.2 s
+# per round there, and 1.1 s for twice as many features.
+_MAX_FULL = 1000
+# Maximum number of features for which the Manhattan distance is tried, in a time that
+# grows with them. With the 123 of a9a a fit took twice as long.
+_MAX_MANHATTAN = 50
+# Kernel to learn a metric with in the default estimator, and its width: the bandwidth
+# over the median distance. After one full round cpusmall has errors of 0.199, 0.165 and
+# 0.155 with widths 1, 2 and 4; of the other tables only ijcnn1 is better with 1.
+_LEARNING_KERNEL = ("laplacian", 4.0)
+# Kernels to try with the chosen metric, and the power of R to try with the best of
+# them. Errors on new rows of the laplacian, the best kernel, and the best kernel with
+# that power, 4000 rows: kin8nm 0.265 0.257 0.252, ijcnn1 2.05 1.97 1.87 %, bike_hour
+# 0.246 0.238 0.272. None helps california_housing.
+_OTHER_KERNELS = (("matern32", 1.0), ("matern32", 2.0), ("matern32", 4.0))
+# Kernels are compared by models of half of the rows, but of at least this many: results
+# hardly depend on it. With all rows instead of half of 4000 the errors are 0.99 times
+# as large (four tables, three seeds), and a fit takes 1.5 times as long.
+_MIN_COMPARED = 2000
+# Kernels of the Manhattan distance to try in regression. Errors with the best kernel
+# above, and the best of these, 8000 rows: california_housing 0.430 0.418, bike_hour
+# 0.224 0.214, cpusmall 0.156 0.151. In classification no table gains (a9a, coil2000,
+# covtype), and on ijcnn1 it would be chosen, with 2.0 instead of 1.3 % errors.
+_MANHATTAN_KERNELS = (("manhattan", 0.5), ("manhattan", 1.0), ("manhattan", 2.0))
+# Rounds that a kind of metric usually takes, of those that are allowed.
+_USUAL_ROUNDS = 5
+# Most bytes that stay with the process after a fit: glibc keeps freed arrays of up to
+# 32 MiB, in pieces too small for the arrays of a fit to more rows.
+_STAYING_BYTES = 64e6
+
+
+@memory.read_once()
+def plan_of_rounds(shape, plan_of_fit):
+    """Return the plan of fits with learned metrics, and of one to all rows.
+
+    ``plan_of_fit(kernel, m)`` is that of the estimator and m rows; a kernel is a name
+    and a width, the bandwidth over the median distance, or None for the estimator's.
+    The metric is learned on ``n_train`` rows, and judged on ``n_held_out``.
+
+    Chosen besides: the `kinds` of metric to learn, in turn, in at most `n_rounds` each;
+    over how many rows gradients are averaged, `n_graded`; `kernels`, the first of which
+    is to learn with, and `manhattan` ones, to try in the end on `n_compared` rows; and
+    the plans of the `fits`: to the rows of the metric, those compared, and all.
+    """
+    e, n, d, k = shape.estimator, shape.n, shape.d, shape.n_outputs
+    n_part, n_held_out, kinds = shape.n_train, shape.n_held_out, ("diagonal", "full")
+    if e.metric != "auto":
+        kinds = (e.metric,)
+    elif d > _MAX_FULL:
+        kinds = ("diagonal",)
+    kinds = () if d == 1 else kinds
+    kernels, manhattan = (None,), ()
+    if e.estimator is None:
+        kernels = (_LEARNING_KERNEL, *_OTHER_KERNELS)
+        if not shape.labels and e.metric != "full" and d <= _MAX_MANHATTAN:
+            manhattan = _MANHATTAN_KERNELS
+    n_compared = min(n_part, max(n_part // 2, _MIN_COMPARED))
+    n_graded = min(n_part, e.max_gradient_rows)
+    sizes = n_part, n_compared, n
+    fits = part, compared, final = [plan_of_fit(kernels[0], m) for m in sizes]
+    shape = replace(shape, kernel=final.shape.kernel)
+    fit, size = Costs(shape), shape.itemsize
+    n_fits = 1 + len(kinds) * min(e.max_rounds, _USUAL_ROUNDS)
+    n_compared_fits = 0
+    if (
+        len(kernels) > 1
+    ):  # and a softer metric; those of the Manhattan distance take longer
+        n_compared_fits = len(kernels) + 1 + 3 * len(manhattan)
+    # The rows without far values; those of the metric and those to judge it; X R.
+    copies = (n + 2 * n_part + n_held_out) * d * size
+    fit.holds("data copy", copies)
+
+    def include(one, n_times, factor_size):
+        fit.includes(one.costs, n_times)
+        if one.method == "direct":  # such penalties need a factor in double precision
+            m = one.n_samples
+            fit.uses(factor_size * m**2 * (1 + 3 / 64) + fit.tiles(shape.matrix(m, m)))
+
+    include(part, n_fits, size)
+    include(compared, n_compared_fits, size)
+    fit.holds("freed arrays", min(fit.peak - copies, _STAYING_BYTES))
+    fit.entries((n_fits * n_part + n_compared_fits * n_compared) * n_held_out, k)
+    for m, n_times in ((n_part, n_fits), (n, 1)):
+        fit.entries(n_times * n_graded * m)
+        fit.products(n_times * n_graded * m * k * (d + 1), size)
+    fit.holds("data copy", n * d * size)
+    include(final, 1, 8)
+    return fit.plan(
+        final.method,
+        n_centers=final.n_centers,
+        batch_size=final.batch_size,
+        n_epochs=final.n_epochs,
+        kinds=kinds,
+        n_rounds=e.max_rounds,
+        n_graded=n_graded,
+        kernels=kernels,
+        manhattan=manhattan,
+        n_compared=n_compared,
+        fits=fits,
+    )
