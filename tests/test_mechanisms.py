@@ -68,7 +68,7 @@ ON_CENTERS = {"n_centers": 30}
 
 
 def epochs(algorithm, **parameters):
-    """Return EigenPro with batches so small that steps race, and rows that are spared.
+    """Return EigenPro with batches so small that steps race.
 
     The penalty makes the epochs converge.
     """

@@ -15,8 +15,6 @@ from ..fitting.model import (
     Model,
     kernel_gradients,
     kernel_values,
-    may_spare,
-    spare,
     split,
 )
 from ..fitting.rules import ProgressLine, train
@@ -81,6 +79,7 @@ class _EigenPro(Streaming, Model):
     _task = "epoch"
     _stream_attribute = "t_"
     _failure_hint = "Pass a smaller step_size, or scale X."
+    _epochs_calibrate = True
     _expand = kernel_values
     _gradients = kernel_gradients
 
@@ -238,10 +237,6 @@ class _EigenPro(Streaming, Model):
             return None
         return "n_centers, and algorithm='auto', 'eigenpro3' or 'eigenpro4'"
 
-    @property
-    def _spares(self):
-        return may_spare(self) and self.algorithm != "eigenpro3-exact"
-
     def _plan(self, shape):
         if not has_own_centers(self):
             return plan_on_rows(shape)
@@ -251,13 +246,16 @@ class _EigenPro(Streaming, Model):
 
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
-        train, held_out = split(data, stops_early(self), self.validation_fraction)
-        merged = data.merged(train, fewest=max(largest_size(self), 2))
-        own = has_own_centers(self)
-        spared, basis = spare(self, merged, at_start=own), OnCenters if own else OnRows
+        kind = OnCenters if has_own_centers(self) else OnRows
         if self.algorithm == "eigenpro3-exact" and not data.indefinite:
-            basis = ExactlyOnCenters
-        return prepared(basis(self, merged, held_out, spared), spared)
+            kind = ExactlyOnCenters
+
+        def basis(train, held_out):
+            merged = data.merged(train, fewest=max(largest_size(self), 2))
+            return kind(self, merged, held_out)
+
+        rows = split(data, stops_early(self), self.validation_fraction)
+        return prepared(basis, self, data, *rows)
 
     def _check_stream(self):
         super()._check_stream()
@@ -874,9 +872,10 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     validation_scores_ : list of float or None
         Accuracy on the held-out rows after each epoch; None without early stopping.
     calibration_ : object
-        How `predict_proba` maps values to probabilities: `scale`, `offsets`, `floor`;
-        absent after epochs with ``alpha=0.0``, ``max_iter=1`` or ``warm_start=True``,
-        unless ``early_stopping=True``.
+        How `predict_proba` maps values to probabilities: `scale`, `offsets`, `floor`.
+        Epochs hold out a tenth of the rows for this, at most 1000; with ``alpha=0.0``
+        or ``warm_start=True`` they hold out none, and it is absent, unless
+        ``early_stopping=True``.
     classes_ : ndarray of shape (n_classes,)
         Labels, a NumPy array even if X is of another library.
     n_features_in_ : int

@@ -23,7 +23,7 @@ from ..fitting.validation import (
     warn_user,
 )
 from ..methods.direct import solve_directly
-from ..methods.epochs import eigenpro, gone_on, step_on_all_rows, step_on_rows
+from ..methods.epochs import eigenpro, step_on_all_rows, step_on_rows
 from ..methods.projected import (
     CenterFactor,
     ExactProjection,
@@ -36,14 +36,21 @@ from ..methods.state import State
 from ..methods.step_search import RowSteps
 from ..operators.cached import cached, check_free
 from ..plan.of_epochs import plan_on_centers, plan_on_rows
-from ..plan.parameters import chooses_penalty, chosen_algorithm, given_penalty, is_auto
+from ..plan.parameters import (
+    calibrates,
+    chooses_penalty,
+    chosen_algorithm,
+    given_penalty,
+    is_auto,
+    n_to_calibrate,
+)
 from ..plan.penalty import auto_ridge
 from ..plan.sizes import direct_bytes
 from ..plan.step import Tuning, tune, tune_on_centers
 from ..preconditioners.global_spectral import GlobalSpectral
 from ..preconditioners.spectral import Spectral
 from ..problems.centers_in_batches import GeneralProblem
-from ..problems.data import Data
+from ..problems.data import Data, hold_out
 from ..problems.problem import weighted_mean_square
 from ..problems.rows_in_batches import KernelProblem
 
@@ -77,23 +84,21 @@ class Basis:
 
     A subclass defines what `prepared` calls, in its order:
 
-    - ``_problem(predicted)``: the problem, with rows to predict;
+    - ``_problem()``: the problem, with the held-out rows to predict;
     - ``ridge()``: c = alpha n, which a fit may choose;
     - ``plan(ridge, direct=)``: the `Plan`, direct only if it may be so;
     - ``solved(ridge)``: coefficients, loss, chosen attributes and left-out values of a
       direct solution, or None;
     - ``tune(plan, ridge)``: chooses preconditioner, batch and step, and sets `chosen`,
       the fitted attributes of all that;
-    - ``epochs(start, rows)``: the solver that visits a slice of the rows, or all for
-      None;
-    - ``gone_on(state)``: the solver that continues from a state on all rows.
+    - ``epochs(start)``: the solver.
     """
 
     rule = EpochRule
 
-    def __init__(self, model, merged, held_out, spared):
+    def __init__(self, model, merged, held_out):
         self.model, self.merged, self.held_out = model, merged, held_out
-        self.problem = self._problem(held_out if spared is None else spared.rows)
+        self.problem = self._problem()
         self.problem.within = merged.within
 
     def start(self):
@@ -113,23 +118,34 @@ class Basis:
         return problem.coef_of(model.dual_coef_)
 
 
-def prepared(basis, spared):
-    """Return problem, solver, chosen attributes and rule: directly, or by epochs."""
+def prepared(make, model, data, train, held_out, *, direct=True):
+    """Return problem, solver, chosen attributes and rule: directly, or by epochs.
+
+    ``make(train, held_out)`` returns the `Basis`. For epochs a classifier holds rows
+    out to calibrate on, which a direct solution learns and leaves out one by one.
+    """
+    holds_out = data.groups is not None and calibrates(model)
+    if holds_out and direct and not data.indefinite:
+        shape = shape_of(model, data, len(data.distinct(train)[0]))
+        direct = model._plan(shape).method == "direct"
+    if holds_out and not direct:
+        part = n_to_calibrate(len(train)) / len(train)
+        train, held_out = hold_out(data, train, part, fewest=0, in_given_order=True)
+    basis = make(train, held_out)
     ridge = basis.ridge()
-    plan = basis.plan(ridge, direct=True)
+    plan = basis.plan(ridge, direct=direct)
+    found = basis.solved(ridge) if plan.method == "direct" else None
+    if found is not None:
+        return _solution(basis.problem, *found)
+    if holds_out and direct:
+        return prepared(make, model, data, train, None, direct=False)
     if plan.method == "direct":
-        found = basis.solved(ridge)
-        if found is not None:
-            return _solution(basis.problem, *found)
         plan = basis.plan(ridge, direct=False)
     start = basis.start()
     basis.tune(plan, ridge)
-    solver = basis.epochs(start, None if spared is None else spared.visited)
-    if spared is not None:
-        solver = spared.states(solver, basis.gone_on)
-    given = basis.model, basis.problem, basis.merged.data, basis.held_out
-    rule = basis.rule(*given, start=start, spared=spared)
-    return basis.problem, solver, basis.chosen, rule
+    given = model, basis.problem, basis.merged.data, held_out
+    rule = basis.rule(*given, start=start, scored=not holds_out)
+    return basis.problem, basis.epochs(start), basis.chosen, rule
 
 
 def _solution(problem, coef, loss, chosen, left_out):
@@ -211,13 +227,13 @@ def tuned_attributes(tuning, problem):
 class OnRows(Basis):
     """Every training row is a center: EigenPro 1 and 2, or one Cholesky factor."""
 
-    def _problem(self, predicted):
+    def _problem(self):
         model, data = self.model, self.merged.data
         self._shape = shape_of(model, data, len(self.merged.rows), self.held_out)
         self._plan = plan_on_rows(self._shape)
         problem = KernelProblem(
             self.merged,
-            predicted,
+            self.held_out,
             kernel=model.kernel,
             bandwidth=model.bandwidth,
             device=model.device,
@@ -288,12 +304,8 @@ class OnRows(Basis):
             "cache_size_": problem.cache_megabytes,
         }
 
-    def epochs(self, start, rows):
-        tries = is_auto(self.model.step_size)
-        return self._solver(coef=start, try_steps=tries, rows=rows)
-
-    def gone_on(self, state):
-        return gone_on(self._solver, state)
+    def epochs(self, start):
+        return self._solver(coef=start, try_steps=is_auto(self.model.step_size))
 
 
 # Minimum number of batches in an epoch: a direct solution counts as this many
@@ -315,9 +327,9 @@ class OnCenters(Basis):
 
     rule = ProjectedRule
 
-    def _problem(self, predicted):
+    def _problem(self):
         problem = _chosen_problem(
-            self.model, self.merged.data, self.merged.rows, predicted
+            self.model, self.merged.data, self.merged.rows, self.held_out
         )
         self._shape = shape_of(
             self.model, self.merged.data, problem.n_rows, self.held_out
@@ -368,14 +380,10 @@ class OnCenters(Basis):
             "cache_size_": problem.cache_megabytes,
         }
 
-    def epochs(self, start, rows):
+    def epochs(self, start):
         self._learner.iterate = Iterate.of(start)
-        batches = self._batches if rows is None else partial(self._batches, rows)
         tries = is_auto(self.model.step_size)
-        return self._learner.solver(batches, try_half_steps=tries)
-
-    def gone_on(self, state):
-        return self._learner.gone_on(self._batches, state)
+        return self._learner.solver(self._batches, try_half_steps=tries)
 
 
 class ExactlyOnCenters(OnCenters):
@@ -415,7 +423,7 @@ class ExactlyOnCenters(OnCenters):
             "projection_interval_": 1,
         }
 
-    def epochs(self, start, rows):
+    def epochs(self, start):
         return self._solver(iterate=Iterate.of(start))
 
 
@@ -674,11 +682,6 @@ class Learner:
             n_halvings=self.n_halvings,
             **options,
         )
-
-    def gone_on(self, next_epoch, state):
-        """Return the solver that continues from a state, with its step."""
-        learner = replace(self, n_halvings=state.n_step_halvings)
-        return learner.solver(next_epoch, try_half_steps=False)
 
     def chosen_attributes(self):
         """Return the fitted attributes of what was chosen."""

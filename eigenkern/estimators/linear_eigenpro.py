@@ -21,14 +21,14 @@ from ..arrays.array import (
 from ..arrays.devices import compute_device
 from ..arrays.linalg import large_product
 from ..fitting.checkpoint import Checkpoint
-from ..fitting.model import Model, may_spare, spare, split
+from ..fitting.model import Model, split
 from ..fitting.outcome import have_leverage, warn_of_leverage
 from ..fitting.planning import shape_of
 from ..fitting.streaming import Streaming
 from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import check_flag, check_number
 from ..methods.direct import solve_features_directly
-from ..methods.epochs import eigenpro, gone_on, step_on_features
+from ..methods.epochs import eigenpro, step_on_features
 from ..operators.centered import features_of
 from ..plan.of_epochs import plan_on_features
 from ..plan.parameters import (
@@ -66,6 +66,7 @@ class _LinearEigenPro(Streaming, Model):
     _coef_attribute = "coef_"
     _accept_sparse = "csr"
     _failure_hint = "Scale X, or pass a shorter step_size."
+    _epochs_calibrate = True
 
     def __init__(
         self,
@@ -159,26 +160,23 @@ class _LinearEigenPro(Streaming, Model):
         """
         return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
-    @property
-    def _spares(self):
-        return may_spare(self)
-
     def _plan(self, shape):
         X = shape.X if is_lazy(shape.X) else shape.X[: shape.n_train, :]
         mean = shape.xp.zeros(shape.d, dtype=X.dtype, device=shape.device)
         features = features_of(X, mean)
         alpha = float(has_penalty(self))  # only whether it is 0 matters
-        return plan_on_features(
-            shape, features, alpha, is_solved_directly(self, features)
-        )
+        direct = is_solved_directly(self, features) and not shape.n_held_out
+        return plan_on_features(shape, features, alpha, direct)
 
     def _prepare(self, data):
         train, held_out = split(data, stops_early(self), self.validation_fraction)
         data, train = _without_leverage(data, train)
         fewest = max(largest_size(self), data.X.shape[1])
-        merged = data.merged(train, fewest=fewest)
-        spared = spare(self, merged)
-        return prepared(OnFeatures(self, merged, held_out, spared), spared)
+
+        def basis(train, held_out):
+            return OnFeatures(self, data.merged(train, fewest=fewest), held_out)
+
+        return prepared(basis, self, data, train, held_out)
 
     def _problem(self, data, train, held_out, center, seen=None, **options):
         return LinearProblem(
@@ -339,12 +337,12 @@ class _LinearEigenPro(Streaming, Model):
 class OnFeatures(Basis):
     """Rows of features: linear EigenPro, or one factor of F' F or F F'."""
 
-    def _problem(self, predicted):
+    def _problem(self):
         model, merged = self.model, self.merged
         return model._problem(
             merged.data,
             merged.rows,
-            predicted,
+            self.held_out,
             model.fit_intercept,
             needs_normal=partial(is_solved_directly, model),
         )
@@ -413,12 +411,8 @@ class OnFeatures(Basis):
         given = problem, tuning.preconditioner, self.chosen
         self._solver = partial(model._solver, *given)
 
-    def epochs(self, start, rows):
-        tries = is_auto(self.model.step_size)
-        return self._solver(coef=start, try_steps=tries, rows=rows)
-
-    def gone_on(self, state):
-        return gone_on(self._solver, state)
+    def epochs(self, start):
+        return self._solver(coef=start, try_steps=is_auto(self.model.step_size))
 
 
 def _without_leverage(data, rows):
@@ -771,9 +765,10 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     validation_scores_ : list of float or None
         Accuracy on the held-out rows after each epoch; None without early stopping.
     calibration_ : object
-        How `predict_proba` maps values to probabilities: `scale`, `offsets`, `floor`;
-        absent after epochs with ``alpha=0.0``, ``max_iter=1`` or ``warm_start=True``,
-        unless ``early_stopping=True``.
+        How `predict_proba` maps values to probabilities: `scale`, `offsets`, `floor`.
+        Epochs hold out a tenth of the rows for this, at most 1000; with ``alpha=0.0``
+        or ``warm_start=True`` they hold out none, and it is absent, unless
+        ``early_stopping=True``.
     classes_ : ndarray of shape (n_classes,)
         Labels, a NumPy array even if X is of another library.
     n_features_in_ : int

@@ -97,7 +97,7 @@ def calibrate(values, codes, weights, n_rows=None, *, keeps_decision=True):
     usable = np.isfinite(values).all(axis=1) & (weights > 0)
     F, codes = np.asarray(values, dtype=np.float64)[usable], codes[usable]
     n, n_classes = len(F) if n_rows is None else n_rows, F.shape[1]
-    weights = weights[usable] * (n / weights[usable].sum())
+    weights = weights[usable] * (n / (weights[usable].sum() or 1.0))
     doubt = 1.0 / (n + 1.0)
     T = (1.0 - doubt) * np.eye(n_classes)[codes] + doubt / n_classes
     theta = np.array([*_LOG_START, *[0.0] * n_classes])

@@ -13,8 +13,8 @@ from ..arrays.devices import compute_devices
 from ..arrays.linalg import large_product
 from ..operators.gradient import KernelGradient
 from ..operators.sharded import kernel_operator
-from ..plan.parameters import has_log_loss, has_penalty, is_precomputed, stops_early
-from ..problems.data import Data, Spared, hold_out
+from ..plan.parameters import calibrates, has_log_loss, is_precomputed, stops_early
+from ..problems.data import Data, hold_out
 from ..rows.lazy_rows import check_in_memory
 from ..rows.robust import cast
 from .checkpoint import open_keeper
@@ -74,8 +74,8 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
     _tells_outcome = True
     #: `Ends` of the kernel's spectrum, if the last fit found it to be indefinite.
     _kernel_ends = None
-    #: Whether first epochs spare rows, to calibrate on (`may_spare`).
-    _spares = False
+    #: Whether epochs with a penalty hold rows out to calibrate on (`calibrates`).
+    _epochs_calibrate = False
 
     def set_params(self, **params):
         """Set parameters of this estimator or of its nested objects.
@@ -129,7 +129,7 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
 
         def attributes(interrupted):
             found = chosen | rule.fitted_attributes(interrupted)
-            out_of_sample = rule.out_of_sample()
+            out_of_sample = None if data.groups is None else rule.out_of_sample()
             if data.constant:
                 rows = all_data.rows_with_weight()
                 mean = all_data.with_constant_targets().targets
@@ -265,7 +265,7 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
     @property
     def _calibrates(self):
         """Whether a fit has out-of-sample values."""
-        return stops_early(self) or self._spares
+        return stops_early(self) or calibrates(self)
 
     def _make_rng(self):
         return check_random_state(self.random_state)
@@ -344,16 +344,3 @@ def split(data, early_stopping, fraction):
     if not early_stopping:
         return rows, None
     return hold_out(data, rows, fraction, fewest=2, in_given_order=True)
-
-
-def may_spare(model):
-    """Whether a fit with a penalty first spares rows, to calibrate on."""
-    enough = model.max_iter > 1 and not model.warm_start
-    return enough and has_penalty(model) and not stops_early(model)
-
-
-def spare(model, merged, *, at_start=False):
-    """Return the training rows that a classifier spares, or None."""
-    if merged.data.groups is None or not model._spares:
-        return None
-    return Spared(merged, at_start=at_start)

@@ -8,7 +8,7 @@ from sklearn.base import clone
 from ..arrays import memory
 from ..arrays.devices import on_gpu
 from ..plan.costs import Shape
-from ..plan.parameters import is_precomputed
+from ..plan.parameters import calibrates, is_precomputed, n_to_calibrate
 from ..problems.kernel_parameters import named_kernel
 from ..rows.lazy_rows import is_lazy
 from .validation import warn_user
@@ -25,9 +25,13 @@ _FASTER = (
 
 def plan_of(model, X, n_outputs):
     """Return the plan of a fit to rows, all distinct, or to a stand-in for them."""
-    labels = hasattr(model, "class_weight")
-    shape = _shape(model, X, n_outputs, labels, *model._parts(X.shape[0]))
-    return model._plan(shape)
+    n, labels = X.shape[0], hasattr(model, "class_weight")
+    shape = _shape(model, X, n_outputs, labels, *model._parts(n))
+    plan = model._plan(shape)
+    if plan.method == "direct" or not (labels and calibrates(model)):
+        return plan
+    n_held_out = n_to_calibrate(n)
+    return model._plan(replace(shape, n_train=n - n_held_out, n_held_out=n_held_out))
 
 
 def shape_of(model, data, n_train=None, held_out=None, n_distinct=None):

@@ -58,7 +58,6 @@ def eigenpro(
     n_halvings=0,
     may_restart=True,
     accepts=lambda model: True,
-    rows=None,
     row_steps=None,
 ):
     """Minimize mean_i w_i (f(x_i) - y_i)^2 by preconditioned steps on batches.
@@ -127,8 +126,6 @@ def eigenpro(
     accepts : callable
         ``accepts(coef)`` returns whether the model of an epoch is good; if not, the
         epoch counts as diverged.
-    rows : slice, default=None
-        The rows that an epoch visits. None: all.
     row_steps : RowSteps, default=None
         Factors of the steps on single rows.
 
@@ -142,8 +139,7 @@ def eigenpro(
     xp, (n, n_outputs) = namespace(coef), y.shape
     coef = xp.asarray(coef, copy=True)
     w = xp.ones_like(y[:, 0]) if weights is None else weights
-    rows = slice(0, n) if rows is None else rows
-    starts = np.arange(rows.start, rows.stop, batch_size)
+    starts = np.arange(0, n, batch_size)
     zero_losses = w * xp.sum(y * y, axis=1)
     zero_loss = max(float(xp.sum(zero_losses)) / n, zero_loss)
     guard = Guard(zero_loss, n_halvings)
@@ -161,11 +157,10 @@ def eigenpro(
             search.choose(watch.losses, watch.late, partial(judge, mean))
             coef[...] = search.chosen_columns(sides)
             model = search.chosen_columns(mean)
-            n_rows = rows.stop - rows.start
-            least = watch.losses.min(axis=0).sum() / n_rows
+            least = watch.losses.min(axis=0).sum() / n
             if np.isfinite(least) and not accepts(model):
                 least = np.inf
-        losses = search.chosen(watch.losses) / n_rows
+        losses = search.chosen(watch.losses) / n
         return Epoch(model, losses, least, watch.has_stepped)
 
     def epoch_steps(rates, watch):
@@ -177,7 +172,7 @@ def eigenpro(
         a, k, mean = sides, rates.shape[0], xp.zeros_like(sides)
         rates = xp.asarray(rates.reshape(-1), dtype=a.dtype, device=device_of(a))
         for i in A.shuffled_ranges(starts, rng).tolist():  # 1
-            b = slice(i, min(i + batch_size, rows.stop))
+            b = slice(i, min(i + batch_size, n))
             F, K_bs = A.product_and_columns(a, b.start, b.stop, P.n_columns)  # 2, 4
             error = F - (y[b, :] if k == 1 else xp.concat([y[b, :]] * k, axis=1))
             weighted = w[b, None] * error
@@ -199,7 +194,7 @@ def eigenpro(
 
     def judge(mean):
         """Return the losses of the models on the last rows, and that of f = 0."""
-        last = slice(rows.stop - min(rows.stop, _N_RACE_JUDGES), rows.stop)
+        last = slice(n - min(n, _N_RACE_JUDGES), n)
         error = A.product(mean, last.start, last.stop)
         error = error - xp.concat([y[last, :]] * (mean.shape[1] // n_outputs), axis=1)
         losses = xp.sum(w[last, None] * error * error, axis=0)
@@ -225,9 +220,3 @@ def eigenpro(
         save_rest=lambda: sides if search.n_sides > 1 else None,
         load_rest=load_rest,
     )
-
-
-def gone_on(make_solver, state):
-    """Return the solver that continues from the model of a state, with its step."""
-    n = state.n_step_halvings
-    return make_solver(coef=state.coef, try_steps=False, n_halvings=n)

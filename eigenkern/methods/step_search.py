@@ -264,10 +264,8 @@ class RowSteps:
 
     def of(self, b, K_bs):
         """Return the factors of a batch of rows, (m, 1), or None if all are 1."""
-        # Epochs on all rows have other batches than those without the spared ones.
-        key = b.start, b.stop
-        if key in self._factors:
-            return self._factors[key]
+        if b.start in self._factors:
+            return self._factors[b.start]
         entries = self._diagonal(b)
         xp = namespace(entries)
         if self._P.n_components:
@@ -279,5 +277,5 @@ class RowSteps:
         if bool(xp.any(above)):
             largest = xp.full_like(entries, self._largest)
             factors = (largest / xp.where(above, entries, largest))[:, None]
-        self._factors[key] = factors
+        self._factors[b.start] = factors
         return factors

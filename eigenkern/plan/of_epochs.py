@@ -83,7 +83,7 @@ def plan_on_rows(shape, *, direct=True):
     fit.holds("targets", (8 + 2 * size) * n * k)
     add_ridge(fit, shape, K)
     fits = direct_pays(K, e.cache_size)
-    if direct and fits and may_be_direct(e):
+    if direct and fits and may_be_direct(e) and not held_out:
         _add_factor(fit, shape, K)
         return fit.plan("direct", n_centers=shape.n, fits=fits)
     q = 0 if e.algorithm == "sgd" else e.n_components
@@ -151,8 +151,8 @@ def plan_on_centers(
     add_ridge(fit, shape, sample, n_sampled * Z.row_width * size)
     if direct and needed:
         return _directly_on_centers(fit, shape, p)
-    direct = direct and may_be_direct(e) and not is_lazy(shape.X)
-    if direct and not _drowned(shape, p):
+    direct = direct and not (shape.n_held_out or is_lazy(shape.X))
+    if direct and may_be_direct(e) and not _drowned(shape, p):
         if direct_pays_on_centers(Z, n, d, k, e.max_iter, e.cache_size):
             return _directly_on_centers(fit, shape, p)
     largest = max_batch_size(

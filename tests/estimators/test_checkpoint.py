@@ -116,8 +116,8 @@ MODELS = {
     ),
     "validation": EigenProRegressor(**MACHINE, early_stopping=True),
     "an absurd step": EigenProRegressor(algorithm="eigenpro2", step_size=1e6),
-    "spared rows": EigenProClassifier(**MACHINE),
-    "spared rows, centers": EigenProClassifier(algorithm="eigenpro4", n_centers=40),
+    "calibrated": EigenProClassifier(**MACHINE),
+    "calibrated, centers": EigenProClassifier(algorithm="eigenpro4", n_centers=40),
     "classes, validation": EigenProClassifier(
         n_centers=40, early_stopping=True, class_weight="balanced"
     ),

@@ -25,6 +25,7 @@ from eigenkern import (
     RFMClassifier,
 )
 from eigenkern.arrays.array import to_numpy
+from eigenkern.estimators import eigenpro_fit
 from eigenkern.fitting import targets
 from eigenkern.fitting.calibration import Calibration, calibrate
 from eigenkern.kernels import Laplacian
@@ -548,41 +549,95 @@ def test_rows_are_left_out_of_the_direct_solution(weighted, n_classes, rng, foun
     assert_allclose(weights, w[order])
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        EigenProClassifier(algorithm="eigenpro2", bandwidth=3.0),
-        EigenProClassifier(algorithm="eigenpro4", n_centers=50, bandwidth=3.0),
-        LinearEigenProClassifier(batch_size=300),
-    ],
-    ids=lambda model: f"{type(model).__name__[:6]}{getattr(model, 'n_centers', '')}",
+BY_EPOCHS = [
+    EigenProClassifier(algorithm="eigenpro2", bandwidth=3.0, random_state=0),
+    EigenProClassifier(
+        algorithm="eigenpro4", n_centers=50, bandwidth=3.0, random_state=0
+    ),
+    LinearEigenProClassifier(batch_size=100, random_state=0),
+]
+by_epochs = pytest.mark.parametrize(
+    "model", BY_EPOCHS, ids=["eigenpro2", "eigenpro4", "linear"]
 )
-def test_rows_are_spared_by_the_first_epochs(model, rng, found):
-    X, y, _ = rows(rng, 300)
-    options = {"max_iter": 8, "tol": 0.0, "n_iter_no_change": 8, "random_state": 0}
-    model = clone(model).set_params(**options).fit(X, y)
-    values, codes, weights, _ = found[-1]
-    assert values.shape == (30, 1) and codes.shape == weights.shape == (30,)
-    assert model.n_iter_ == 8 and model.validation_scores_ is None
-    # The values are of rows unknown to the model, which then learns from them.
-    residual = np.mean((model.decision_function(X) - (2 * y - 1)) ** 2)
-    assert residual < 1.5 * np.mean((values[:, 0] - (2 * codes - 1)) ** 2)
-    model.set_params(alpha=0.0).fit(X, y)
-    assert not hasattr(model, "predict_proba") and len(found) == 1
 
 
-def test_labels_of_spared_rows_do_not_change_their_values(rng, found):
-    X, y, _ = rows(rng, 300)
-    model = EigenProClassifier(algorithm="eigenpro2", alpha=1e-3, random_state=0)
+def calibrated_on(model, X, found):
+    """Return which rows a fit was calibrated on, in its order."""
+    F, values = model.decision_function(X).reshape(len(X), -1), found[-1][0]
+    nearest = np.abs(F[None, :, :] - values[:, None, :]).max(axis=2).argmin(axis=1)
+    assert_allclose(F[nearest], values, atol=1e-10)
+    return nearest
+
+
+@by_epochs
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_epochs_never_see_the_rows_to_calibrate_on(model, n_classes, rng, found):
+    X, y, _ = rows(rng, 300, n_classes)
+    weights = rng.uniform(0.5, 2.0, 300)
+    model = clone(model).fit(X, y, weights)
+    held = calibrated_on(model, X, found)
+    assert len(held) == len(np.unique(held)) == 30
+    assert_array_equal(found[0][1], y[held])
+    assert_allclose(found[0][2], weights[held])
+    assert np.abs(np.bincount(y[held]) - np.bincount(y) / 10).max() <= 1
+    X_new = rng.uniform(-2.0, 2.0, (50, 2))
+    F, P = model.decision_function(X_new), model.predict_proba(X_new)
+    others = X.copy()
+    others[held] = rng.uniform(-2.0, 2.0, (30, 2))
+    model.fit(others, y, weights)
+    assert_allclose(model.decision_function(X_new), F, rtol=1e-7, atol=1e-9)
+    assert np.abs(model.predict_proba(X_new) - P).max() > 1e-3
+
+
+@by_epochs
+def test_copies_are_held_out_together(model, rng, found):
+    X, y, _ = rows(rng, 150)
+    X, y = np.concatenate([X, X]), np.concatenate([y, y])
+    model = clone(model).fit(X, y)
+    held = np.unique(calibrated_on(model, X, found) % 150)
+    assert len(held) == 15 and len(found[0][0]) == 30 and found[0][3] == 15
+
+
+def test_at_most_1000_rows_are_held_out(rng, found):
+    X, y, _ = rows(rng, 12000)
+    LinearEigenProClassifier(batch_size=1000, max_iter=1, random_state=0).fit(X, y)
+    assert len(found[0][0]) == 1000
+
+
+@by_epochs
+def test_epochs_hold_out_no_class_of_one_row(model, rng, found):
+    y = np.minimum(np.arange(40), 3)
+    X = rng.standard_normal((40, 2)) + 5.0 * y[:, None]
+    model = clone(model).set_params(batch_size=4)
+    if getattr(model, "n_centers", None):
+        model.set_params(n_centers=3)
     model.fit(X, y)
-    spared = np.random.RandomState(0).permutation(300)[-30:]  # in the solver's order
-    assert_array_equal(found[0][1], y[spared])
-    flipped = y.copy()
-    # Two rows of each class swap labels: the mean of the targets stays the same.
-    flipped[spared[y[spared] == 1][:2]], flipped[spared[y[spared] == 0][:2]] = 0, 1
-    model.fit(X, flipped)
-    assert_allclose(found[1][0], found[0][0], rtol=1e-9)
-    assert np.abs(found[1][1] - found[0][1]).sum() == 4
+    assert_array_equal(np.unique(found[0][1]), 3)
+    model.fit(X[:4], y[:4])  # no row is left to calibrate on
+    P = model.predict_proba(X[:4])
+    assert_allclose(P.sum(axis=1), 1.0)
+    assert_array_equal(P.argmax(axis=1), model.predict(X[:4]))
+
+
+@by_epochs
+def test_no_rows_are_held_out_without_a_penalty_or_to_continue(model, rng):
+    X, y, _ = rows(rng, 100)
+    for parameters in ({"alpha": 0.0}, {"warm_start": True}):
+        model = clone(model).set_params(**parameters)
+        assert not hasattr(model, "predict_proba")
+        model.fit(X, y)
+        assert not hasattr(model, "predict_proba")
+        if model.__class__ is EigenProClassifier and model.n_centers is None:
+            assert model.dual_coef_.all()
+
+
+def test_a_direct_solution_that_fails_leaves_rows_to_calibrate_on(monkeypatch, rng):
+    X, y, _ = rows(rng, 300)
+    monkeypatch.setattr(eigenpro_fit.OnRows, "solved", lambda basis, ridge: None)
+    model = EigenProClassifier(random_state=0).fit(X, y)
+    assert model.algorithm_ == "eigenpro2"
+    assert (model.dual_coef_ == 0).sum() == 30
+    assert_allclose(model.predict_proba(X).sum(axis=1), 1.0)
 
 
 def test_rows_that_are_centers_are_not_left_out(monkeypatch):
