@@ -207,7 +207,7 @@ def _squares_left_out(U, values, y, w, c, own=None, of_mean=None):
     """
     (n, rank), root = U.shape, namespace(U).sqrt(w)[:, None]
     kept, T = c / (values[:, None] + c), root * y
-    parts = ((rows, U[rows, :]) for rows in blocks(n, 3 * len(c) * y.shape[1]))
+    parts = ((rows, U[rows, :]) for rows in blocks(n, 3 * c.shape[0] * y.shape[1]))
     for rows, residual, left in left_parts(parts, U.T @ T, kept, T, rank == n):
         if of_mean is not None:
             left = left - of_mean[rows, :]
