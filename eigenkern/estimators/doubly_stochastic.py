@@ -26,6 +26,7 @@ from ..fitting.targets import (
     without_crossing,
 )
 from ..fitting.validation import (
+    check_choice,
     check_kernel_parameters,
     check_number,
     on_its_device,
@@ -64,11 +65,7 @@ class _DoublyStochastic(Streaming, Model):
     def _check_parameters(self):
         check_kernel_parameters(self)
         check_spectral_law(self.kernel)
-        algorithms = ("dsg", "udsg", "cdsg")
-        if not isinstance(self.algorithm, str) or self.algorithm not in algorithms:
-            raise ValueError(
-                f"algorithm must be 'dsg', 'udsg' or 'cdsg'; got {self.algorithm!r}"
-            )
+        check_choice("algorithm", self.algorithm, ("dsg", "udsg", "cdsg"))
         if not isinstance(self.loss, str) or self.loss not in self._losses:
             names = ", ".join(repr(name) for name in self._losses)
             raise ValueError(f"loss must be one of {names}; got {self.loss!r}")
@@ -168,22 +165,31 @@ class _DoublyStochastic(Streaming, Model):
         train, held_out = split(data, holds_out, self.validation_fraction)
         data, train = data.without_copies(train)
         plan = plan_of_random_features(shape_of(self, data, len(train), held_out))
-        problem, alpha = self._problem(data, train, held_out, plan), self._alpha
-        if plan.n_ridge_rows:
-            alpha = problem.auto_alpha(data, train, plan.n_ridge_rows)
-        chosen = self._chosen(problem, plan, alpha) | {"cache_size_": plan.kept / 1e6}
-        solver = self._solver(problem, plan, problem.initial_coef(), chosen)
+        problem, solver, chosen = self._prepared(data, train, held_out, plan)
         calibrated = self.loss == "pinball" and held_out is not None
-        kind = CalibratedRule if calibrated else EpochRule
-        return problem, solver, chosen, kind(self, problem, data, held_out)
+        rule = CalibratedRule if calibrated else EpochRule
+        chosen["cache_size_"] = plan.kept / 1e6
+        return problem, solver, chosen, rule(self, problem, data, held_out)
 
-    def _loss_of(self, n_columns):
-        return self._losses[self.loss](self, n_columns)
+    def _prepare_piece(self, data, anew):
+        rows, start, sizes = data.rows_with_weight(), None, None
+        if not anew:
+            if self.max_features is not None:
+                check_number("max_features", self.max_features, self.block_size_)
+            # Seeded by the steps so far, or every call would draw the same old blocks.
+            data = replace(data, rng=np.random.RandomState([self.seed_, self.t_]))
+            start = Start.of(vars(self))
+        if hasattr(self, "coef_"):
+            sizes = self.block_size_, self.batch_size_
+        shape = shape_of(self, data, len(rows))
+        plan = plan_of_random_features(shape, in_pieces=True, sizes=sizes)
+        return self._prepared(data, rows, None, plan, start)
 
-    def _problem(self, data, train, held_out, plan, start=None):
-        return FourierProblem(
+    def _prepared(self, data, rows, held_out, plan, start=None):
+        """Return problem, solver and what was chosen; with a start, it goes on."""
+        problem = FourierProblem(
             data,
-            train,
+            rows,
             held_out,
             self._loss_of(data.targets.shape[1]),
             numbers=is_regressor(self),
@@ -194,33 +200,19 @@ class _DoublyStochastic(Streaming, Model):
             frequency_bytes=plan.frequencies,
             start=start,
         )
-
-    def _chosen(self, problem, plan, alpha):
-        """Return the fitted attributes that were chosen: sizes, lambda and the step."""
-        step = longest = self.step_size
-        decay = 0.0
-        if not isinstance(step, Real):
-            longest, decay = problem.longest_step(plan, alpha)
-        if isinstance(step, tuple | list):
-            decay, product = 0.0, step[1] * self._alpha
-            whole = round(product) >= 1 and abs(product - round(product)) < 1e-9
-            if step[0] == "theta/t" and not (1.0 < product < 2.0 or whole):
-                warn_user(  # the condition of theorem 3
-                    f"step_size=('theta/t', {step[1]}) with alpha={self._alpha} has "
-                    f"theta alpha = {product:.3g}: the error falls as 1 / t where it "
-                    "is between 1 and 2 or a positive integer"
-                )
-        return {
-            "alpha_": alpha,
-            "block_size_": plan.block_size,
-            "batch_size_": plan.batch_size,
-            "step_size_": float(longest),
-            "step_decay_": decay,
-        }
-
-    def _solver(self, problem, plan, expansion, chosen, n_halvings=0):
+        if start is None:
+            alpha = self._alpha
+            if plan.n_ridge_rows:
+                alpha = problem.auto_alpha(data, rows, plan.n_ridge_rows)
+            sizes = {"block_size_": plan.block_size, "batch_size_": plan.batch_size}
+            chosen = sizes | {"alpha_": alpha} | self._steps(problem, plan, alpha)
+            expansion, n_halvings = problem.initial_coef(), 0
+        else:
+            names = "alpha_", "step_size_", "step_decay_"
+            chosen = {name: getattr(self, name) for name in names}
+            expansion, n_halvings = problem.coef_of(vars(self)), self.n_step_halvings_
         longest, decay = chosen["step_size_"], chosen["step_decay_"]
-        return doubly_stochastic(
+        solver = doubly_stochastic(
             problem.features,
             problem.rows,
             problem.loss_function,
@@ -235,29 +227,27 @@ class _DoublyStochastic(Streaming, Model):
             shuffle=not plan.in_pieces,
             n_halvings=n_halvings,
         )
+        return problem, solver, chosen
 
-    def _prepare_piece(self, data, anew):
-        rows, start, halvings = data.rows_with_weight(), None, 0
-        if not anew:
-            if self.max_features is not None:
-                check_number("max_features", self.max_features, self.block_size_)
-            # Seeded by the steps so far, or every call would draw the same old blocks.
-            data = replace(data, rng=np.random.RandomState([self.seed_, self.t_]))
-            start, halvings = Start.of(vars(self)), self.n_step_halvings_
-        sizes = None
-        if hasattr(self, "coef_"):
-            sizes = self.block_size_, self.batch_size_
-        shape = shape_of(self, data, len(rows))
-        plan = plan_of_random_features(shape, in_pieces=True, sizes=sizes)
-        problem = self._problem(data, rows, None, plan, start)
-        if anew:
-            chosen = self._chosen(problem, plan, self._alpha)
-            expansion = problem.initial_coef()
-        else:
-            names = "alpha_", "step_size_", "step_decay_"
-            chosen = {name: getattr(self, name) for name in names}
-            expansion = problem.coef_of(vars(self))
-        return problem, self._solver(problem, plan, expansion, chosen, halvings), chosen
+    def _steps(self, problem, plan, alpha):
+        """Return the longest step and its decay, as fitted attributes."""
+        step, decay = self.step_size, 0.0
+        longest = step
+        if not isinstance(step, Real):
+            longest, decay = problem.longest_step(plan, alpha)
+        if isinstance(step, tuple | list):
+            decay, product = 0.0, step[1] * self._alpha
+            whole = round(product) >= 1 and abs(product - round(product)) < 1e-9
+            if step[0] == "theta/t" and not (1.0 < product < 2.0 or whole):
+                warn_user(  # the condition of theorem 3
+                    f"step_size=('theta/t', {step[1]}) with alpha={self._alpha} has "
+                    f"theta alpha = {product:.3g}: the error falls as 1 / t where it "
+                    "is between 1 and 2 or a positive integer"
+                )
+        return {"step_size_": float(longest), "step_decay_": decay}
+
+    def _loss_of(self, n_columns):
+        return self._losses[self.loss](self, n_columns)
 
     def _value_and_gradient(self, Y, F):
         loss, scale = self._loss_of(Y.shape[1]), to_numpy(self.target_scale_)

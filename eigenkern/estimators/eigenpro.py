@@ -23,6 +23,7 @@ from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import (
     all_or_nothing,
     check_centers,
+    check_choice,
     check_kernel_parameters,
     check_method,
     check_number,
@@ -134,13 +135,7 @@ class _EigenPro(Streaming, Model):
 
     def _check_parameters(self):
         check_kernel_parameters(self)
-        algorithms = ("auto", *MACHINES, *GENERAL)
-        if not isinstance(self.algorithm, str) or self.algorithm not in algorithms:
-            names = ", ".join(repr(name) for name in algorithms[:-1])
-            raise ValueError(
-                f"algorithm must be {names} or {algorithms[-1]!r}; "
-                f"got {self.algorithm!r}"
-            )
+        check_choice("algorithm", self.algorithm, ("auto", *MACHINES, *GENERAL))
         self._check_general()
         check_number("alpha", self.alpha, 0, or_auto=True)
         if given_penalty(self) > 0 and self.algorithm == "eigenpro3-exact":
@@ -148,10 +143,7 @@ class _EigenPro(Streaming, Model):
                 "alpha must be 'auto' or 0 with algorithm='eigenpro3-exact', whose "
                 f"fixed point is no minimum; got {self.alpha}; choose 'eigenpro4'"
             )
-        if self.svd_solver not in ("nystrom", "randomized"):
-            raise ValueError(
-                f"svd_solver must be 'nystrom' or 'randomized'; got {self.svd_solver!r}"
-            )
+        check_choice("svd_solver", self.svd_solver, ("nystrom", "randomized"))
         check_tuning(self)
         if self.algorithm == "sgd" and not (
             is_auto(self.n_components) or self.n_components == 0

@@ -12,6 +12,7 @@ from ..arrays.machine import GRADIENT_BYTES
 from ..fitting.model import Model
 from ..fitting.outcome import check_values
 from ..fitting.validation import (
+    check_choice,
     check_number,
     check_rows,
     check_same_location,
@@ -142,8 +143,7 @@ def average_gradient_outer_product(
     >>> bool(M[0] > 100 * M[1])
     True
     """
-    if kind not in ("full", "diagonal"):
-        raise ValueError(f"kind must be 'full' or 'diagonal'; got {kind!r}")
+    check_choice("kind", kind, ("full", "diagonal"))
     if max_rows is not None:
         check_number("max_rows", max_rows, 1, integer=True)
     X = _checked_rows(model, X, "average_gradient_outer_product")

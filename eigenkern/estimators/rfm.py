@@ -32,6 +32,7 @@ from ..fitting.planning import plan_of, shape_of
 from ..fitting.rules import Plateau, Rule
 from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import (
+    check_choice,
     check_number,
     check_rows,
     check_same_location,
@@ -379,12 +380,11 @@ def _of_eigenvalues(matrix, function):
 
 def _squared_error(F, Y, weights):
     """Return the mean squared error of values, over that of the mean of the targets."""
-    mean = mean_of_targets(Y, weights)
-    of_model, of_mean = (
-        np.average(((Y - other) ** 2).sum(axis=1), weights=weights)
-        for other in (F, mean)
-    )
-    return of_model / (of_mean or 1.0)
+
+    def error(values):
+        return np.average(((Y - values) ** 2).sum(axis=1), weights=weights)
+
+    return error(F) / (error(mean_of_targets(Y, weights)) or 1.0)
 
 
 def _brier_score_of_best_scale(F, Y, weights):
@@ -481,11 +481,7 @@ class _RecursiveFeatureMachine(
             )
         if isinstance(kernel, Kernel):
             kernel.slope()  # raises an error if there is none
-        kinds = ("auto", "diagonal", "full")
-        if not isinstance(self.metric, str) or self.metric not in kinds:
-            raise ValueError(
-                f"metric must be 'auto', 'diagonal' or 'full'; got {self.metric!r}"
-            )
+        check_choice("metric", self.metric, ("auto", "diagonal", "full"))
         check_number("max_rounds", self.max_rounds, 0, integer=True)
         check_number("max_gradient_rows", self.max_gradient_rows, 1, integer=True)
         check_number("max_metric_rows", self.max_metric_rows, 10, integer=True)

@@ -69,6 +69,13 @@ def check_number(
     raise ValueError(f"{name} must be {noun} {bounds}; got {value!r}")
 
 
+def check_choice(name, value, choices):
+    """Raise a ValueError unless `value` is one of several texts."""
+    if not isinstance(value, str) or value not in choices:
+        *some, last = (repr(choice) for choice in choices)
+        raise ValueError(f"{name} must be {', '.join(some)} or {last}; got {value!r}")
+
+
 def check_flag(name, value):
     """Raise a ValueError unless `value` is True or False."""
     if not isinstance(value, bool | np.bool_):

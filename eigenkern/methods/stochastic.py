@@ -65,7 +65,7 @@ class BlockRule:
     algorithm: str
     n_new: int = 1
     n_old: int | None = 1
-    max_blocks: int | None = None
+    max_blocks: float = np.inf
     n_first: float = 1.0
 
     def choose(self, f, gradient, noise, gamma, longest, rng):
@@ -103,8 +103,8 @@ class BlockRule:
     def _new(self, f, rng, most=np.inf):
         """Return the next blocks, or old ones if there is no room for another one."""
         m = len(f.coef)
-        n = int(min(self._n_changed(f), most))  # not `most` if the steps diverge to NaN
-        n = n if self.max_blocks is None else min(n, self.max_blocks - m)
+        # `most` is NaN if the steps diverge, and then not the minimum.
+        n = int(min(self._n_changed(f), most, self.max_blocks - m))
         return list(range(m, m + n)) if n > 0 else self._old(f, rng)
 
     def _old(self, f, rng):

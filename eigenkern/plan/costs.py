@@ -1,7 +1,6 @@
 """The plan of a fit: its method and sizes, what they cost, and how it is printed.
 
-A plan is made from a `Shape`, before any number. Fits obey it; those of `DSG*` and
-`RFM*` call the functions that it is made by. `estimate` shows it.
+A plan is made from a `Shape`, before any number. Fits obey it, and `estimate` shows it.
 """
 
 import time

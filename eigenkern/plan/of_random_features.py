@@ -67,13 +67,12 @@ def plan_of_random_features(shape, *, in_pieces=False, sizes=None):
         m = max(int(_BATCH_BYTES // (16 * F)), 2) if kept else _BATCH_SIZE
     if sizes is None:
         m = min(m, n)
-    n_old, n_first, n_passes = e.n_old, 1.0, 1
-    if is_auto(n_old):
-        n_old = 1 if in_pieces else None
+    n_old, n_first, n_passes = 1, 1.0, 1
     if not in_pieces:
-        n_first = max(_FIRST_FREQUENCIES / F, 1.0)
+        n_old, n_first = None, max(_FIRST_FREQUENCIES / F, 1.0)
         n_passes = -(-_MIN_STEPS // -(-n // m))
-    most = None if e.max_features is None else e.max_features // F
+    n_old = n_old if is_auto(e.n_old) else e.n_old
+    most = np.inf if e.max_features is None else e.max_features // F
     blocks = BlockRule(e.algorithm, e.n_new, n_old, most, n_first)
     given = in_pieces or shape.n_held_out or not is_auto(e.alpha)
     n_ridge_rows = 0 if given else n_sampled(n)
@@ -86,9 +85,8 @@ def plan_of_random_features(shape, *, in_pieces=False, sizes=None):
     # Steps, and the blocks that a batch evaluates: its own, and those changed since its
     # last visit, or else all so far. Early steps t change n_1 / t blocks instead of
     # one, about n_1 log(n_1) blocks more; of the others about a half are new.
-    total, most = n_passes * -(-n // m) * e.max_iter, np.inf if most is None else most
-    seen, first = min(n / m if kept else total / 2, most), min(n_first, most)
-    early = first * np.log(first)
+    total, first = n_passes * -(-n // m) * e.max_iter, min(n_first, most)
+    seen, early = min(n / m if kept else total / 2, most), first * np.log(first)
     n_blocks, values = (
         min(early + total / 2, most),
         m * F * (total * (1 + seen) + early),

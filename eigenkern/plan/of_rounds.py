@@ -50,17 +50,17 @@ def plan_of_rounds(shape, plan_of_fit):
     the plans of the `fits`: to the rows of the metric, those compared, and all.
     """
     e, n, d, k = shape.estimator, shape.n, shape.d, shape.n_outputs
-    n_part, n_held_out, kinds = shape.n_train, shape.n_held_out, ("diagonal", "full")
-    if e.metric != "auto":
-        kinds = (e.metric,)
-    elif d > _MAX_FULL:
-        kinds = ("diagonal",)
-    kinds = () if d == 1 else kinds
-    kernels, manhattan = (None,), ()
+    n_part, n_held_out = shape.n_train, shape.n_held_out
+    kinds = ("diagonal", "full") if d <= _MAX_FULL else ("diagonal",)
+    if d == 1 or e.metric != "auto":
+        kinds = () if d == 1 else (e.metric,)
+    kernels, manhattan, n_comparisons = (None,), (), 0
     if e.estimator is None:
         kernels = (_LEARNING_KERNEL, *_OTHER_KERNELS)
         if not shape.labels and e.metric != "full" and d <= _MAX_MANHATTAN:
             manhattan = _MANHATTAN_KERNELS
+        # A softer metric, too; fits with the Manhattan distance take longer.
+        n_comparisons = len(kernels) + 1 + 3 * len(manhattan)
     n_compared = min(n_part, max(n_part // 2, _MIN_COMPARED))
     n_graded = min(n_part, e.max_gradient_rows)
     sizes = n_part, n_compared, n
@@ -68,11 +68,6 @@ def plan_of_rounds(shape, plan_of_fit):
     shape = replace(shape, kernel=final.shape.kernel)
     fit, size = Costs(shape), shape.itemsize
     n_fits = 1 + len(kinds) * min(e.max_rounds, _USUAL_ROUNDS)
-    n_compared_fits = 0
-    if (
-        len(kernels) > 1
-    ):  # and a softer metric; those of the Manhattan distance take longer
-        n_compared_fits = len(kernels) + 1 + 3 * len(manhattan)
     # The rows without far values; those of the metric and those to judge it; X R.
     copies = (n + 2 * n_part + n_held_out) * d * size
     fit.holds("data copy", copies)
@@ -84,9 +79,9 @@ def plan_of_rounds(shape, plan_of_fit):
             fit.uses(factor_size * m**2 * (1 + 3 / 64) + fit.tiles(shape.matrix(m, m)))
 
     include(part, n_fits, size)
-    include(compared, n_compared_fits, size)
+    include(compared, n_comparisons, size)
     fit.holds("freed arrays", min(fit.peak - copies, _STAYING_BYTES))
-    fit.entries((n_fits * n_part + n_compared_fits * n_compared) * n_held_out, k)
+    fit.entries((n_fits * n_part + n_comparisons * n_compared) * n_held_out, k)
     for m, n_times in ((n_part, n_fits), (n, 1)):
         fit.entries(n_times * n_graded * m)
         fit.products(n_times * n_graded * m * k * (d + 1), size)
