@@ -55,15 +55,25 @@ def outcomes(code):
     return found.stdout.splitlines()
 
 
-def test_a_smaller_subsample_or_cache():
-    lines = outcomes(
-        "options = {'random_state': 0, 'max_iter': 3}\n"
-        "attempt(EigenProRegressor(**options), 120)\n"
-        "attempt(EigenProRegressor(algorithm='sgd', **options), 120)\n"
-        "attempt(EigenProRegressor(n_centers=500, **options), 120)\n"
-        "attempt(LinearEigenProRegressor(**options), 120)\n"
+def test_sizes_do_not_follow_a_limit():
+    """What does not fit is an error that says what would: it is no other model."""
+    models = (
+        "EigenProRegressor(**options)",
+        "EigenProRegressor(algorithm='sgd', **options)",
+        "EigenProRegressor(n_centers=500, **options)",
+        "LinearEigenProRegressor(**options)",
     )
-    assert lines == ["fitted True"] * 4
+    options = "options = {'random_state': 0, 'max_iter': 3}\n"
+    attempts = {
+        limit: options + "".join(f"attempt({model}, {limit})\n" for model in models)
+        for limit in (120, 400)
+    }
+    assert outcomes(attempts[400]) == ["fitted True"] * 4
+    lines = outcomes(attempts[120])
+    assert lines[2:] == ["fitted True"] * 2
+    for line in lines[:2]:
+        assert re.match(r"MemoryError EigenProRegressor.fit ran out of memory", line)
+        assert re.search(r"\d+ MB are free .* fewer centers \(n_centers\)", line)
 
 
 def test_what_has_to_be_in_memory_says_what_it_needs():
