@@ -40,7 +40,6 @@ from ..plan.parameters import (
     has_own_centers,
     is_auto,
     is_precomputed,
-    largest_size,
     stops_early,
 )
 from ..plan.sizes import n_sampled_rows
@@ -238,16 +237,11 @@ class _EigenPro(Streaming, Model):
 
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
-        kind = OnCenters if has_own_centers(self) else OnRows
+        basis = OnCenters if has_own_centers(self) else OnRows
         if self.algorithm == "eigenpro3-exact" and not data.indefinite:
-            kind = ExactlyOnCenters
-
-        def basis(train, held_out):
-            merged = data.merged(train, fewest=max(largest_size(self), 2))
-            return kind(self, merged, held_out)
-
+            basis = ExactlyOnCenters
         rows = split(data, stops_early(self), self.validation_fraction)
-        return prepared(basis, self, data, *rows)
+        return prepared(basis, self, data, *rows, fewest=2)
 
     def _check_stream(self):
         super()._check_stream()

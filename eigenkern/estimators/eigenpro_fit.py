@@ -42,6 +42,7 @@ from ..plan.parameters import (
     chosen_algorithm,
     given_penalty,
     is_auto,
+    largest_size,
     n_to_calibrate,
 )
 from ..plan.penalty import auto_ridge
@@ -118,27 +119,31 @@ class Basis:
         return problem.coef_of(model.dual_coef_)
 
 
-def prepared(make, model, data, train, held_out, *, direct=True):
+def prepared(kind, model, data, train, held_out, *, fewest, direct=True):
     """Return problem, solver, chosen attributes and rule: directly, or by epochs.
 
-    ``make(train, held_out)`` returns the `Basis`. For epochs a classifier holds rows
-    out to calibrate on, which a direct solution learns and leaves out one by one.
+    `kind` is a class of `Basis`, and `fewest` sets of equal rows are merged. For epochs
+    a classifier holds rows out to calibrate on, which a direct solution learns, and
+    leaves out one by one.
     """
+    fewest = max(fewest, largest_size(model))
+    merged = data.merged(train, fewest=fewest)
     holds_out = data.groups is not None and calibrates(model)
     if holds_out and direct and not data.indefinite:
-        shape = shape_of(model, data, len(data.distinct(train)[0]))
+        shape = shape_of(model, data, len(merged.rows))
         direct = model._plan(shape).method == "direct"
     if holds_out and not direct:
         part = n_to_calibrate(len(train)) / len(train)
         train, held_out = hold_out(data, train, part, fewest=0, in_given_order=True)
-    basis = make(train, held_out)
+        merged = data.merged(train, fewest=fewest)
+    basis = kind(model, merged, held_out)
     ridge = basis.ridge()
     plan = basis.plan(ridge, direct=direct)
     found = basis.solved(ridge) if plan.method == "direct" else None
     if found is not None:
         return _solution(basis.problem, *found)
     if holds_out and direct:
-        return prepared(make, model, data, train, None, direct=False)
+        return prepared(kind, model, data, train, None, fewest=fewest, direct=False)
     if plan.method == "direct":
         plan = basis.plan(ridge, direct=False)
     start = basis.start()

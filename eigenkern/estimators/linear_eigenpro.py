@@ -36,7 +36,6 @@ from ..plan.parameters import (
     given_penalty,
     has_penalty,
     is_auto,
-    largest_size,
     may_be_direct,
     stops_early,
 )
@@ -171,12 +170,8 @@ class _LinearEigenPro(Streaming, Model):
     def _prepare(self, data):
         train, held_out = split(data, stops_early(self), self.validation_fraction)
         data, train = _without_leverage(data, train)
-        fewest = max(largest_size(self), data.X.shape[1])
-
-        def basis(train, held_out):
-            return OnFeatures(self, data.merged(train, fewest=fewest), held_out)
-
-        return prepared(basis, self, data, train, held_out)
+        rows, fewest = (train, held_out), data.X.shape[1]
+        return prepared(OnFeatures, self, data, *rows, fewest=fewest)
 
     def _problem(self, data, train, held_out, center, seen=None, **options):
         return LinearProblem(

@@ -163,18 +163,55 @@ _HIGH_LOSS, _ABOVE_BEST = 0.9, 1.2
 # Losses that differ by this many rounding errors count as equal: if all rows are equal,
 # the best model is the mean, which is found up to rounding.
 _SAME_LOSS_EPS = 10
+# Epochs end once twice as many lower the error on held-out rows by less than this part.
+# An epoch is as good as the best one if it is worse by fewer standard errors
+# (benchmarks/epochs.py).
+_WORTH_TWICE, _DOUBT = 0.005, 0.5
+
+
+class Judges(Saved):
+    """Held-out rows that say which epoch is the model, and when to stop.
+
+    ``errors_of(coef)`` returns the squared error of each. The model is that of the last
+    epoch that is not clearly worse than the best one. Epochs may end once one of them
+    is better than the coefficients at the start, and twice as many gain nothing.
+    """
+
+    _saved = "coef", "errors", "_least"
+
+    def __init__(self, errors_of, start):
+        self._errors_of, self.coef = errors_of, start
+        self._least = errors_of(start)
+        self.errors = [float(self._least.mean())]
+
+    def update(self, coef):
+        """Record an epoch; return whether more of them are worthless."""
+        found = self._errors_of(coef)
+        change = found - self._least
+        if change.mean() <= _DOUBT * change.std() / len(change) ** 0.5:
+            self.coef = coef
+        if change.mean() < 0:
+            self._least = found
+        first, n = self.errors[0], len(self.errors)
+        self.errors.append(float(found.mean()))
+        least = float(self._least.mean())
+        half = min(self.errors[: 1 + n // 2])
+        return n > 1 and (1.0 - _WORTH_TWICE) * half < least < first
 
 
 class EpochRule(Rule):
-    """The model is that of the best epoch, or of the last one if none is scored.
+    """The model is that of the best epoch, or of the last one if no rows are held out.
 
     It is never worse than the mean of the targets. Probabilities are calibrated on the
-    held-out rows of `data`, which also score the epochs if these are `scored`. The
-    iteration starts from the coefficients `start`; None: the constant model. Epochs end
-    once nothing improves, the loss is 0, or `max_iter` is reached.
+    held-out rows of `data`, which also score the epochs if these are `scored`, and
+    otherwise are their `Judges`. The iteration starts from the coefficients `start`;
+    None: the constant model. Epochs end once nothing improves, the loss is 0, or
+    `max_iter` is reached.
     """
 
-    _saved = tuple("losses scores _coef _state _begin _fallback _plateau".split())
+    _saved = tuple(
+        "losses scores _coef _state _begin _fallback _plateau _judges".split()
+    )
 
     def __init__(self, model, problem, data, held_out, *, start=None, scored=True):
         self._model, self._problem, self._data = model, problem, data
@@ -186,6 +223,9 @@ class EpochRule(Rule):
         # _fallback: where the epoch with the least loss began, as its end may be bad.
         self._start = problem.initial_coef() if start is None else start
         self._begin = self._fallback = self._start
+        self._judges = None
+        if held_out is not None and not scored and len(held_out):
+            self._judges = Judges(self._errors, self._start)
 
     def load(self, saved):
         """Take the saved state of another rule for the same problem."""
@@ -202,7 +242,11 @@ class EpochRule(Rule):
     def update(self, state):
         """Record an epoch; return whether training ends."""
         self.losses.append(state.loss)
-        if not self._scored:
+        over = state.failed
+        if self._judges is not None:
+            over = self._judges.update(state.coef) or over
+            self._coef = self._judges.coef
+        elif not self._scored:
             self._coef = state.coef
         else:
             score = self._score(state.coef)
@@ -212,7 +256,7 @@ class EpochRule(Rule):
         if state.loss <= min(self.losses):
             self._fallback = self._begin
         self._begin, self._state = state.coef, state
-        over = self._is_over() or state.failed
+        over = self._is_over() or over
         self._recorded = self.save()
         return over
 
@@ -228,6 +272,13 @@ class EpochRule(Rule):
         if self._data.weights is not None:
             w = self._data.weights[rows]
         return self._model._score_values(values, self._data.labels[rows], w)
+
+    def _errors(self, coef):
+        """Return the mean squared error of each held-out row, with weights."""
+        rows = self._held_out
+        residual = self._problem.validation_values(coef) - self._data.targets[rows]
+        weights = self._data.weights_of(rows)
+        return np.mean(residual**2, axis=1) * weights / weights.mean()
 
     @property
     def _best_score(self):
@@ -262,6 +313,8 @@ class EpochRule(Rule):
 
     def _best_coef(self):
         """Return the coefficients of the model: with the best score, or the last."""
+        if self._judges is not None:
+            return self._coef
         if not self._scored:
             return self._last_good()
         best, coef = self._best_score, self._coef

@@ -123,7 +123,7 @@ MODELS = {
     ),
     "linear": LinearEigenProRegressor(batch_size=12),
     "linear, validation": LinearEigenProRegressor(early_stopping=True),
-    "linear, sparse": LinearEigenProClassifier(batch_size=12),
+    "linear, sparse": LinearEigenProClassifier(batch_size=12, damping=1.0),
     "udsg": DSGRegressor(batch_size=40, block_size=16),
     "dsg, without values": DSGRegressor(
         algorithm="dsg", cache_size=0, batch_size=60, block_size=2, max_features=20
@@ -768,7 +768,7 @@ INTERRUPTED = "was interrupted after {} epochs: the best model so far is kept"
     [
         EigenProRegressor(**MACHINE, early_stopping=True),
         EigenProClassifier(**MACHINE, max_iter=20),
-        LinearEigenProClassifier(batch_size=12),
+        LinearEigenProClassifier(batch_size=12, step_size=0.05),
         DSGClassifier(),
     ],
 )
