@@ -163,9 +163,10 @@ _HIGH_LOSS, _ABOVE_BEST = 0.9, 1.2
 # Losses that differ by this many rounding errors count as equal: if all rows are equal,
 # the best model is the mean, which is found up to rounding.
 _SAME_LOSS_EPS = 10
-# Epochs end once twice as many lower the error on held-out rows by less than this part.
-# An epoch is as good as the best one if it is worse by fewer standard errors
-# (benchmarks/epochs.py).
+# Epochs end once twice as many lower the error on held-out rows by less than this part;
+# an epoch is as good as the best one if it is worse by fewer standard errors. Kernel
+# machines on 12000 rows of 13 sets: 0.3 % more wrong labels than with the best of 1, 2,
+# 4, 8 and 20 epochs, in 8.8 epochs. With a part of 0.01: 6.9; on centers 1 % more.
 _WORTH_TWICE, _DOUBT = 0.005, 0.5
 
 
