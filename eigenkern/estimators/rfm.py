@@ -550,6 +550,7 @@ class _RecursiveFeatureMachine(
             inner = clone(self._inner())
             if kernel is not None:
                 inner.set_params(kernel=kernel[0])
+            inner._check_parameters()
             return plan_of(inner, shape.X[:m, :], shape.n_outputs)
 
         return plan_of_rounds(shape, plan_of_fit)

@@ -174,8 +174,9 @@ class Judges(Saved):
     """Held-out rows that say which epoch is the model, and when to stop.
 
     ``errors_of(coef)`` returns the squared error of each. The model is that of the last
-    epoch that is not clearly worse than the best one. Epochs may end once one of them
-    is better than the coefficients at the start, and twice as many gain nothing.
+    epoch that is not clearly worse than the best one, never the coefficients at the
+    start. Epochs may end once one of them is better than these, and twice as many gain
+    nothing.
     """
 
     _saved = "coef", "errors", "_least"
@@ -189,11 +190,11 @@ class Judges(Saved):
         """Record an epoch; return whether more of them are worthless."""
         found = self._errors_of(coef)
         change = found - self._least
-        if change.mean() <= _DOUBT * change.std() / len(change) ** 0.5:
-            self.coef = coef
-        if change.mean() < 0:
-            self._least = found
         first, n = self.errors[0], len(self.errors)
+        if n == 1 or change.mean() <= _DOUBT * change.std() / len(change) ** 0.5:
+            self.coef = coef
+        if n == 1 or change.mean() < 0:
+            self._least = found
         self.errors.append(float(found.mean()))
         least = float(self._least.mean())
         half = min(self.errors[: 1 + n // 2])
@@ -314,8 +315,6 @@ class EpochRule(Rule):
 
     def _best_coef(self):
         """Return the coefficients of the model: with the best score, or the last."""
-        if self._judges is not None:
-            return self._coef
         if not self._scored:
             return self._last_good()
         best, coef = self._best_score, self._coef

@@ -264,8 +264,9 @@ class RowSteps:
 
     def of(self, b, K_bs):
         """Return the factors of a batch of rows, (m, 1), or None if all are 1."""
-        if b.start in self._factors:
-            return self._factors[b.start]
+        key = b.start, b.stop
+        if key in self._factors:
+            return self._factors[key]
         entries = self._diagonal(b)
         xp = namespace(entries)
         if self._P.n_components:
@@ -277,5 +278,5 @@ class RowSteps:
         if bool(xp.any(above)):
             largest = xp.full_like(entries, self._largest)
             factors = (largest / xp.where(above, entries, largest))[:, None]
-        self._factors[b.start] = factors
+        self._factors[key] = factors
         return factors

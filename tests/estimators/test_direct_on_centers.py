@@ -71,7 +71,8 @@ def test_targets_that_no_center_explains_are_solved_directly_too(dtype, rng):
         model = EigenProRegressor(kernel, centers=Z, alpha=1e-4, random_state=0)
         model.fit(X, 5 + y)
         assert model.algorithm_ == "direct"
-        assert_allclose(model.loss_curve_, [np.var(y)], rtol=1e-6)
+        rtol = 1e-5 if dtype == np.float32 else 1e-6  # 3e-6 on some processors
+        assert_allclose(model.loss_curve_, [np.var(y)], rtol=rtol)
         atol = 1e-2 if dtype == np.float32 else 1e-9
         assert_allclose(model.predict(X), 5, atol=atol)
 

@@ -61,7 +61,7 @@ def test_epochs_end_once_twice_as_many_gain_little():
 
 def test_epochs_do_not_end_before_one_is_better_than_the_start():
     worse = [(1.0, 0.0), (3.0, 0.0), (2.0, 0.0), (2.0, 0.0), (1.2, 0.0)]
-    assert judged(*worse) == (None, 0)
+    assert judged(*worse) == (None, 4)
     assert judged(*worse, (0.9, 0.0), (0.5, 0.0)) == (None, 6)
 
 

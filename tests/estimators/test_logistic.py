@@ -132,13 +132,13 @@ def test_the_objective_never_rises_and_converges(n_columns, rng):
         logistic, preconditioner, start = objective(n_columns, rng)
         start = start + 20 * rng.standard_normal(start.shape)  # a bad one
         values = [logistic.at(start, alpha).value]
-        for state in newton(logistic, preconditioner, start, [alpha], 1e-7):
+        for state in newton(logistic, preconditioner, start, [alpha], 1e-8):
             values.append(state.rest.value)
             if state.converged:
                 break
         assert len(values) < 100
         assert (np.diff(values) <= 1e-12).all() and values[-1] < 0.1 * values[0]
-        again = minimized(logistic, preconditioner, 0 * start, [alpha], 1e-7, 100)
+        again = minimized(logistic, preconditioner, 0 * start, [alpha], 1e-8, 100)
         assert_allclose(again.rest.value, values[-1], rtol=1e-10)
 
 
