@@ -8,7 +8,7 @@ from array_api_compat import is_array_api_obj
 
 from ..arrays import memory
 from .dask_rows import DaskRows
-from .lazy_rows import StoredRows
+from .lazy_rows import StoredRows, check_readable
 
 # Copies of a file's rows that the free memory must hold for them to become an array.
 _MEMORY_PER_FILE = 4
@@ -26,8 +26,7 @@ def is_file(X):
     if isinstance(X, np.memmap):
         return True
     package = type(X).__module__.partition(".")[0]
-    if package == "h5py" and not X:
-        raise ValueError("X must be in an open file; got a dataset of a closed one")
+    check_readable(X)
     return package in ("h5py", "zarr") and hasattr(X, "shape")
 
 

@@ -131,6 +131,23 @@ def check_finite_rows(X):
         raise ValueError("Input X contains NaN or infinity.")
 
 
+def check_readable(X):
+    """Raise a ValueError if rows are in an HDF5 file or Zarr store that is gone."""
+    package = type(X).__module__.partition(".")[0]
+    if package == "h5py" and not X:
+        raise ValueError("X must be in an open file; got a dataset of a closed one")
+    if package == "zarr" and hasattr(X, "store"):
+        from zarr import open_array
+
+        try:
+            open_array(X.store, path=X.path, mode="r")
+        except (OSError, ValueError, KeyError) as error:
+            raise ValueError(
+                f"X must be in a Zarr store that exists; got an array of {X.store}, "
+                "which was deleted"
+            ) from error
+
+
 def _extremes(rows):
     xp = namespace(rows)
     return float(xp.min(rows)), float(xp.max(rows))
@@ -217,7 +234,10 @@ class StoredRows(LazyRows):
 
         def read():
             start = block * self.block_size
-            rows = np.asarray(self._source[start : start + self.block_size])
+            try:
+                rows = np.asarray(self._source[start : start + self.block_size])
+            finally:  # what is missing in a Zarr store reads as zeros
+                check_readable(self._source)
             rows = rows.astype(self.dtype, copy=False)
             check_finite_rows(rows)
             return rows

@@ -1,5 +1,6 @@
 """Rows in files that do not fit in memory."""
 
+import shutil
 import subprocess
 import sys
 
@@ -25,6 +26,7 @@ from eigenkern import (
 )
 from eigenkern.arrays import memory
 from eigenkern.inspection import average_gradient_outer_product, gradient
+from eigenkern.kernels import Gaussian
 from eigenkern.rows import lazy_rows as lazy
 from eigenkern.rows.input import lazy_rows
 from eigenkern.rows.lazy_rows import StoredRows, in_memory
@@ -340,6 +342,33 @@ def test_wrong_files(tmp_path):
         NystromRegressor(n_centers=80, centers="rpcholesky").fit(
             memory_map(X, tmp_path), Y
         )
+
+
+@pytest.mark.parametrize("store", [hdf5, zarr_array])
+@pytest.mark.parametrize("n_calls", [0, 1, 9])
+def test_a_file_that_is_lost_during_a_fit(n_calls, store, tmp_path):
+    """What is missing in a Zarr store reads as zeros."""
+    file, called = store(X, tmp_path), []
+
+    def lose():
+        file.file.close() if store is hdf5 else shutil.rmtree(tmp_path / "X.zarr")
+
+    def kernel(A, B):
+        called.append(None)
+        if len(called) == n_calls:
+            lose()
+        return Gaussian(1.0)(A, B)
+
+    model = EigenProRegressor(kernel, n_centers=80, alpha=0.0, max_iter=2, cache_size=0)
+    model.set_params(batch_size=100, random_state=0).fit(X[::3], Y[::3])
+    before = dict(vars(model))
+    called.clear()
+    if not n_calls:
+        lose()
+    named = "X must be in an open file" if store is hdf5 else "X must be in a Zarr sto"
+    with pytest.raises(ValueError, match=named):
+        model.fit(file, Y)
+    assert vars(model) == before
 
 
 LIMITED = """
