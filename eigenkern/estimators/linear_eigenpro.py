@@ -682,10 +682,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         while a sparse X stays sparse. A column that is constant, or within 10 eps of
         its first entry, is then ignored by the fit.
     max_iter : int, default=20
-        Maximum number of epochs: more fit the training rows more closely. With a
-        penalty they end earlier, once twice as many would lower the squared error of
-        the rows held out for `calibration_` by less than half a percent; the model is
-        that of the best epoch.
+        Maximum number of epochs: more fit the training rows more closely.
     tol : float, default=1e-4
         Stop when the training loss, as a fraction of the first epoch's (with early
         stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
