@@ -11,10 +11,32 @@ def rng():
     return np.random.default_rng(0)
 
 
-@pytest.fixture(params=["array_api_strict", "torch"])
+def cuda_library():
+    """CuPy, where there is a CUDA device; else the test is skipped."""
+    library = pytest.importorskip("cupy")
+    try:
+        n_devices = library.cuda.runtime.getDeviceCount()
+    except library.cuda.runtime.CUDARuntimeError:
+        n_devices = 0
+    if n_devices == 0:
+        pytest.skip("no CUDA device")
+    return library
+
+
+@pytest.fixture
+def cupy():
+    return cuda_library()
+
+
+@pytest.fixture(
+    params=["array_api_strict", "torch", pytest.param("cupy", marks=pytest.mark.gpu)]
+)
 def other_xp(request):
     """An array namespace that is not NumPy's."""
-    library = pytest.importorskip(request.param)
+    if request.param == "cupy":
+        library = cuda_library()
+    else:
+        library = pytest.importorskip(request.param)
     return array_api_compat.array_namespace(library.zeros(1))
 
 

@@ -34,18 +34,6 @@ from eigenkern.rows.transfer import StreamedRows
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture
-def cupy():
-    library = pytest.importorskip("cupy")
-    try:
-        n_devices = library.cuda.runtime.getDeviceCount()
-    except library.cuda.runtime.CUDARuntimeError:
-        n_devices = 0
-    if n_devices == 0:
-        pytest.skip("no CUDA device")
-    return library
-
-
 @pytest.mark.parametrize(
     "kernel",
     [
@@ -174,7 +162,7 @@ def test_models_on_several_devices(cupy, regression):
         FalkonLikeRegressor(alpha=1e-4, max_iter=50),
         NystromRegressor(alpha="path"),
         NystromRegressor(alpha="path", selection="loo"),
-        NytroRegressor(max_iter=50),
+        NytroRegressor(),
     ],
 )
 @pytest.mark.parametrize("n_centers", [None, 40])

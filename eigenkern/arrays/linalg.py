@@ -420,20 +420,25 @@ def orthonormal_beside(V, U):
     return V
 
 
-def pivoted_cholesky(K, tol):
+def spanning_factor(K, tol):
     """Return rows of a positive semi-definite K that span it, and their factor L.
 
-    Rows are taken greedily, the one with the largest Schur complement first, until all
-    complements are below `tol`: without copies of rows, or rows in the span of others
-    up to the accuracy of K, in float64. The indices `kept` are on the host, and L L' =
-    K[kept][:, kept].
+    They are all rows, in their order, if all squares on the diagonal of K's factor are
+    at least `tol`. Otherwise rows are taken greedily, the one with the largest Schur
+    complement first, until all complements are below `tol`: without copies of rows, or
+    rows in the span of others up to the accuracy of K, in float64. The indices `kept`
+    are on the host, and L L' = K[kept][:, kept].
     """
+    xp = namespace(K)
+    L = cholesky(xp.asarray(K, copy=True))
+    if L is not None and bool(xp.min(xp.linalg.diagonal(L)) ** 2 >= tol):
+        return np.arange(K.shape[0]), L
     with single_threaded_blas:
         factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(
             to_numpy(K), tol=tol, lower=1
         )
     L = np.tril(factor[:rank, :rank])
-    return pivots[:rank] - 1, namespace(K).asarray(L, device=device_of(K))
+    return pivots[:rank] - 1, xp.asarray(L, device=device_of(K))
 
 
 def factor_in_place(K, clean=True):

@@ -919,5 +919,5 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         MemoryError
             If memory runs out; the message says what needs less.
         """
-        self._check_classes(classes)
+        classes = self._check_classes(classes)
         return self._partial_fit(X, y, sample_weight, classes)

@@ -994,5 +994,5 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         ConvergenceWarning
             If every step size tried makes the model worse; the best model is kept.
         """
-        self._check_classes(classes)
+        classes = self._check_classes(classes)
         return self._partial_fit(X, y, sample_weight, classes)

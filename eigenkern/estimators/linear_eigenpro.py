@@ -879,5 +879,5 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         ConvergenceWarning
             If every step size tried makes the model worse; the best model is kept.
         """
-        self._check_classes(classes)
+        classes = self._check_classes(classes)
         return self._partial_fit(X, y, sample_weight, classes)

@@ -14,7 +14,7 @@ from ..losses import LogLoss
 from ..plan.parameters import has_log_loss
 from .calibration import Calibration, calibrate
 from .rules import EpochRule
-from .validation import check_labels, check_number, on_its_device
+from .validation import check_labels, check_number, on_host, on_its_device
 
 
 class RegressionTargets(RegressorMixin):
@@ -137,23 +137,24 @@ class ClassificationTargets(ClassifierMixin):
         return (2.0 * codes - 1.0)[:, None], codes
 
     def _check_classes(self, classes):
-        """Raise a ValueError unless `classes` suit this call of partial_fit."""
+        """Return `classes` on the host if they suit this call of partial_fit."""
         fitted = hasattr(self, self._coef_attribute)
         if not fitted and classes is None:
             raise ValueError("classes must be passed to the first call of partial_fit")
-        check_labels(classes)
+        classes = check_labels(classes)
         if fitted and classes is not None:
             if not np.array_equal(np.unique(classes), self.classes_):
                 raise ValueError(
                     "classes must be None, or those of the first call of partial_fit, "
                     f"{self.classes_.tolist()}; got {np.unique(classes).tolist()}"
                 )
+        return classes
 
     def _set_classes(self, classes, labels):
         """Set `classes_` to the given classes, or else to those of `labels`."""
-        check_labels(classes)
+        classes = check_labels(classes)
         if classes is None:
-            classes = np.concatenate([np.ravel(np.asarray(y)) for y in labels])
+            classes = np.concatenate([on_host(y).ravel() for y in labels])
         self.classes_ = np.unique(classes)
 
     def _weights_of_classes(self, codes):

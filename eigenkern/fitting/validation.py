@@ -144,12 +144,21 @@ def check_centers(centers, X, methods):
     return centers
 
 
+def on_host(labels):
+    """Return labels, an array of any library or a list, as a NumPy array."""
+    return to_numpy(labels) if is_array_api_obj(labels) else np.asarray(labels)
+
+
 def check_labels(classes):
-    """Raise a ValueError unless `classes` is None or an array of labels."""
-    if classes is not None and (np.ndim(classes) != 1 or np.size(classes) == 0):
+    """Return `classes` on the host; raise a ValueError unless None or labels."""
+    if classes is None:
+        return None
+    labels = on_host(classes)
+    if labels.ndim != 1 or labels.size == 0:
         raise ValueError(
             f"classes must be an array of all labels that will occur; got {classes!r}"
         )
+    return labels
 
 
 def check_has_fitted(

@@ -34,7 +34,7 @@ AISTATS 2016: equations 15 to 21. Some of them have misprints. Equations 16 and 
 the factor n of lambda that 15 and 18 have. Equation 20 lacks an R: K_nm beta must be
 K_nm R beta. Theorem 5 asks for gamma < |K_nm R|^2; it must be gamma <= n / |K_nm R|^2 =
 1 / max(e), as its example, gamma = 1 / max k(x, x), always is. The paper computes R
-from a QR decomposition of K_mm, this package by pivoted Cholesky.
+from a QR decomposition of K_mm, this package by Cholesky, pivoted if K_mm is singular.
 
 Read `paths` (R and g), `moments` (B and q), `left_out` (errors)
 and `descent` (NYTRO step by step). N times its gradient is `CenterProblem.gradient` of

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.array import device_of, namespace
-from ..arrays.linalg import large_product, pivoted_cholesky, solve_triangular
+from ..arrays.linalg import large_product, solve_triangular, spanning_factor
 from ..operators.blocks import blocks
 
 #: Relative rounding error in float64.
@@ -62,7 +62,7 @@ class Whitening:
         """
         xp = namespace(K_mm)
         relative = _DOUBLE_PIVOT if dtype == xp.float64 else SINGLE_PIVOT
-        kept, L = pivoted_cholesky(
+        kept, L = spanning_factor(
             K_mm, relative * float(xp.max(xp.linalg.diagonal(K_mm)))
         )
         if not len(kept):

@@ -19,7 +19,6 @@ from .of_epochs import (
     ALL_EIGENVECTORS,
     FACTOR_CUBES,
     add_normal_equations,
-    add_pivoted_factor,
     add_ridge,
 )
 from .parameters import chosen_selection, has_log_loss, is_auto
@@ -278,7 +277,7 @@ def _add_iterations(fit, shape, phases, n_passes, n_products, n_factors):
         fit.uses(3 * square)
         fit.holds("preconditioner", n_factors * square)
         fit.products(ClosedForm.CUBES["falkon"] * K.shape[1] ** 3)
-        add_pivoted_factor(fit, K.shape[1])
+        fit.products(FACTOR_CUBES * K.shape[1] ** 3)
     most, block = 0, fit.tiles(K)
     for matrices in phases:
         kept = cached_bytes(matrices, e.cache_size, n_products, shape.d)
@@ -338,7 +337,7 @@ def _add_newton_steps(fit, shape, kind, parts, n_products, n_chosen):
     n_passes, n_steps = _usual_steps(shape, kind, path)
     _add_passes(fit, shape, n_passes * n * p, kept)
     fit.entries(p * p / 2)
-    add_pivoted_factor(fit, p)
+    fit.products(FACTOR_CUBES * p**3)
     fit.products(n_steps * FACTOR_CUBES * p**3)
     # Sums over centers or rows, while the last sums and their factor are in memory.
     if falkon or n_chosen is None:

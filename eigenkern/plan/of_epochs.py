@@ -411,10 +411,5 @@ def add_normal_equations(fit, shape, kind, K, holds_out=False):
     fit.products(form.work)
     if kind == "path" and not by_factors:
         fit.products((ALL_EIGENVECTORS - 1) * ClosedForm.CUBES[kind] * p**3)
-    add_pivoted_factor(fit, p)
+    fit.products(FACTOR_CUBES * p**3)
     fit.slowness = 1.0
-
-
-def add_pivoted_factor(fit, p):
-    """Add `pivoted_cholesky`, which runs on one thread."""
-    fit.products(FACTOR_CUBES * p**3 * fit.n_threads)

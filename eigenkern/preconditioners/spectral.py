@@ -10,9 +10,9 @@ from ..arrays.array import namespace, take
 from ..arrays.linalg import (
     large_gram,
     large_product,
-    pivoted_cholesky,
     right_singular_vectors,
     solve_triangular,
+    spanning_factor,
     top_eigh,
 )
 
@@ -257,7 +257,7 @@ class CenterSpectral(TopEigenvectors):
         # Centers in the span of others up to rounding, times 10, are left out. Squared
         # errors of 56 fits with other factors, over those with 10: with 1, up to 15;
         # with 100, from 0.5 to 1.9, on average 1.01; with 1000, up to 4.3.
-        places, L = pivoted_cholesky(B, 10 * n_fitted * eps * entry)
+        places, L = spanning_factor(B, 10 * n_fitted * eps * entry)
         if not len(places):  # the zero kernel
             zeros = xp.astype(xp.zeros_like(B[:, :1]), dtype)
             return cls(zeros[:, :0], zeros[:1, 0], damping)

@@ -3,7 +3,7 @@
 import array_api_compat
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 from eigenkern.arrays import linalg
 from eigenkern.arrays.array import to_numpy
@@ -12,10 +12,10 @@ from eigenkern.arrays.linalg import (
     eigh,
     inverse_diagonal,
     largest_eigenvalues,
-    pivoted_cholesky,
     plus_diagonal,
     right_singular_vectors,
     solve_triangular,
+    spanning_factor,
     top_eigh,
 )
 
@@ -151,10 +151,10 @@ def test_inverse_diagonal(any_xp, rng):
     assert_allclose(to_numpy(L), before)
 
 
-def test_pivoted_cholesky(any_xp, rng):
+def test_spanning_factor(any_xp, rng):
     A = rng.standard_normal((20, 6))
     K = A @ A.T
-    kept, L = pivoted_cholesky(any_xp.asarray(K), 1e-10)
+    kept, L = spanning_factor(any_xp.asarray(K), 1e-10)
     L = to_numpy(L)
     assert len(kept) == 6
     assert_allclose(L @ L.T, K[np.ix_(kept, kept)], atol=1e-12)
@@ -163,10 +163,13 @@ def test_pivoted_cholesky(any_xp, rng):
     # The largest first.
     assert kept[0] == K.diagonal().argmax()
     assert (np.diff(L.diagonal()) <= 0).all()
+    kept, L = spanning_factor(any_xp.asarray(K + np.eye(20)), 1e-10)
+    assert_array_equal(kept, np.arange(20))
+    assert_allclose(to_numpy(L), np.linalg.cholesky(K + np.eye(20)), atol=1e-12)
 
 
-def test_pivoted_cholesky_of_nothing():
-    kept, L = pivoted_cholesky(np.zeros((4, 4)), 0.0)
+def test_spanning_factor_of_nothing():
+    kept, L = spanning_factor(np.zeros((4, 4)), 0.0)
     assert len(kept) == 0 and L.shape == (0, 0)
 
 

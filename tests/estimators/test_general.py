@@ -216,6 +216,21 @@ def test_array_libraries(other_xp, data):
     assert_allclose(to_numpy(stream.dual_coef_), expected.dual_coef_, rtol=1e-6)
 
 
+def test_classes_of_other_libraries(other_xp, data):
+    X, y = data[0][:200], (data[1][:200] > 0).astype(int)
+    stream = EigenProClassifier(n_centers=60, **OPTIONS)
+    for _ in range(2):
+        expected = stream.partial_fit(X, y, classes=[0, 1]).predict(X)
+    other = EigenProClassifier(n_centers=60, **OPTIONS)
+    with config_context(array_api_dispatch=True):
+        rows, labels = other_xp.asarray(X), other_xp.asarray(y)
+        for _ in range(2):
+            other.partial_fit(rows, labels, classes=other_xp.asarray([0, 1]))
+        predicted = other.predict(rows)
+    assert_array_equal(other.classes_, [0, 1])
+    assert_array_equal(to_numpy(predicted), expected)
+
+
 # Data in pieces
 
 

@@ -352,7 +352,7 @@ def test_float32_and_precomputed(make, rng, exact):
 
 @pytest.mark.parametrize("n_centers", [15, None])
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_other_libraries(n_centers, n_classes, rng, other_xp):
+def test_other_libraries(n_centers, n_classes, rng, other_xp, exact):
     X, y, w = problem(n_classes, rng, 60)
     for model in (
         nystrom(n_centers=n_centers, alpha="path", alphas=[1e-1, 1e-2]),
