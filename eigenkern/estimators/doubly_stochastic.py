@@ -294,7 +294,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         "cauchy", "matern32", "matern52", or an object of `eigenkern.kernels` of that
         kind: a function of x - z whose frequencies can be drawn. The laplacian takes
         the Euclidean distance, "manhattan" the sum of absolute differences.
-    bandwidth : float, "median", "scale" or "auto", default="median"
+    bandwidth : float, "auto", "median" or "scale", default="auto"
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
@@ -492,7 +492,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         self,
         kernel: str | Kernel = "laplacian",
         *,
-        bandwidth: float | str = "median",
+        bandwidth: float | str = "auto",
         algorithm: str = "udsg",
         loss: str = "squared_error",
         epsilon: float = 0.1,
@@ -651,7 +651,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         "cauchy", "matern32", "matern52", or an object of `eigenkern.kernels` of that
         kind: a function of x - z whose frequencies can be drawn. The laplacian takes
         the Euclidean distance, "manhattan" the sum of absolute differences.
-    bandwidth : float, "median", "scale" or "auto", default="median"
+    bandwidth : float, "auto", "median" or "scale", default="auto"
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
@@ -831,7 +831,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         self,
         kernel: str | Kernel = "laplacian",
         *,
-        bandwidth: float | str = "median",
+        bandwidth: float | str = "auto",
         algorithm: str = "udsg",
         loss: str = "log_loss",
         alpha: float | str = "auto",

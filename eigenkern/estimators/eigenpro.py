@@ -87,7 +87,7 @@ class _EigenPro(Streaming, Model):
         self,
         kernel: KernelLike = "laplacian",
         *,
-        bandwidth: float | str = "median",
+        bandwidth: float | str = "auto",
         n_centers: int | None = None,
         centers: str | ArrayLike = "uniform",
         alpha: float | str = "auto",
@@ -416,7 +416,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         "precomputed", an object of `eigenkern.kernels`, or a callable ``k(X, Z)`` that
         returns the kernel matrix of two blocks of rows. The laplacian takes the
         Euclidean distance, "manhattan" the sum of absolute differences.
-    bandwidth : float, "median", "scale" or "auto", default="median"
+    bandwidth : float, "auto", "median" or "scale", default="auto"
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
@@ -681,7 +681,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         "precomputed", an object of `eigenkern.kernels`, or a callable ``k(X, Z)`` that
         returns the kernel matrix of two blocks of rows. The laplacian takes the
         Euclidean distance, "manhattan" the sum of absolute differences.
-    bandwidth : float, "median", "scale" or "auto", default="median"
+    bandwidth : float, "auto", "median" or "scale", default="auto"
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
@@ -898,7 +898,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         self,
         kernel: KernelLike = "laplacian",
         *,
-        bandwidth: float | str = "median",
+        bandwidth: float | str = "auto",
         n_centers: int | None = None,
         centers: str | ArrayLike = "uniform",
         alpha: float | str = "auto",
