@@ -74,10 +74,10 @@ def measure(name, data, kernel, n, noise):
         test = rng.permutation(len(data.y_test))[:N_TEST]
         X, y = data.X_train[rows], data.y_train[rows]
         y = noisy(y, name, rng) if noise else y
-        median, seconds = fitted(cls(kernel, random_state=seed), X, y)
-        auto, auto_seconds = fitted(
-            cls(kernel, bandwidth="auto", random_state=seed), X, y
+        median, seconds = fitted(
+            cls(kernel, bandwidth="median", random_state=seed), X, y
         )
+        auto, auto_seconds = fitted(cls(kernel, random_state=seed), X, y)
         errors = [
             1 - model.score(data.X_test[test], data.y_test[test])
             for model in (median, auto)

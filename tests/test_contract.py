@@ -72,7 +72,9 @@ class OnCenters(EigenProRegressor):
         EigenProRegressor(alpha=0.1, algorithm="eigenpro2"),
         OnCenters(algorithm="eigenpro3-exact"),
         OnCenters(algorithm="eigenpro4"),
-        FalkonLikeClassifier(loss="log_loss", n_centers=4, tol=1e-9),
+        FalkonLikeClassifier(
+            loss="log_loss", n_centers=4, tol=1e-9, bandwidth="median"
+        ),
         NystromClassifier(loss="log_loss"),
         NystromRegressor(alpha="path"),
         RBFNetworkFeatures(n_centers=5, centers="kmeans", random_state=0),

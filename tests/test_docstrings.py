@@ -104,7 +104,7 @@ SHARED = {
     "algorithm": (2, 2, "of EigenPro and of random features"),
     "alpha": (1, 5, "of rows, features or weights; a path in Nystrom; half in DSG"),
     "batch_size": (1, 3, "what fills the machine depends on the algorithm"),
-    "bandwidth": (1, 3, "distinct rows for exact solvers; features have no targets"),
+    "bandwidth": (2, 3, "distinct rows for exact solvers; features have no targets"),
     "cache_size": (1, 4, "what is kept: kernel matrix, factor, or values"),
     "centers": (1, 3, "features know two methods only; EigenPro refers to a page"),
     "class_weight": (1, 3, "of pieces of the data"),

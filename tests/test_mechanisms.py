@@ -110,7 +110,9 @@ FAMILIES = {
     "falkon": Family(
         "FalkonLike", {"alpha": 0.01, "tol": 1e-8, **ON_CENTERS}, {}, 1e-4
     ),
-    "dsg": Family("DSG", DSG, {}, None, exact=False, resumes=True),
+    "dsg": Family(
+        "DSG", DSG | {"bandwidth": "median"}, {}, None, exact=False, resumes=True
+    ),
     "rfm": Family("RFM", {"max_rounds": 1, "metric": "diagonal"}, exact=False),
 }
 

@@ -59,7 +59,7 @@ def test_sizes_do_not_follow_a_limit():
     """What does not fit is an error that says what would: it is no other model."""
     models = (
         "EigenProRegressor(**options)",
-        "EigenProRegressor(algorithm='sgd', **options)",
+        "EigenProRegressor(algorithm='sgd', bandwidth='median', **options)",
         "EigenProRegressor(n_centers=500, **options)",
         "LinearEigenProRegressor(**options)",
     )

@@ -43,7 +43,7 @@ from ..plan.of_random_features import (
     make_steps,
     plan_of_random_features,
 )
-from ..plan.parameters import chooses_penalty, is_auto, stops_early
+from ..plan.parameters import chooses_penalty, fixed_penalty, is_auto, stops_early
 from ..problems.kernel_parameters import check_spectral_law
 from ..problems.random_waves import FourierProblem, Start
 from ..rows.robust import cast
@@ -195,6 +195,7 @@ class _DoublyStochastic(Streaming, Model):
             numbers=is_regressor(self),
             kernel=self.kernel,
             bandwidth=self.bandwidth,
+            alpha=fixed_penalty(self),
             device=self.device,
             block_size=plan.block_size,
             frequency_bytes=plan.frequencies,
@@ -299,9 +300,10 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
         at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the least exact
-        leave-one-out error of kernel ridge regression on 300 rows; among those equally
-        good within noise, the nearest to the median. "scale": as
-        ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
+        leave-one-out error of kernel ridge regression on 300 rows, with the given
+        penalty or the best; among those equally good within noise, the nearest to the
+        median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
+        radial kernels.
     algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
         Which block of features a step changes. "dsg": always a new one. "udsg": new or
         old ones, as `n_old` says, which makes smaller models. "cdsg": an old one if the
@@ -656,9 +658,10 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
         at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the least exact
-        leave-one-out error of kernel ridge regression on 300 rows; among those equally
-        good within noise, the nearest to the median. "scale": as
-        ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
+        leave-one-out error of kernel ridge regression on 300 rows, with the given
+        penalty or the best; among those equally good within noise, the nearest to the
+        median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
+        radial kernels.
     algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
         Which block of features a step changes. "dsg": always a new one. "udsg": new or
         old ones, as `n_old` says, which makes smaller models. "cdsg": an old one if the

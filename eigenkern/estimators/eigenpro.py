@@ -421,9 +421,10 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
         at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the least exact
-        leave-one-out error of kernel ridge regression on 300 rows; among those equally
-        good within noise, the nearest to the median. "scale": as
-        ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
+        leave-one-out error of kernel ridge regression on 300 rows, with the given
+        penalty or the best; among those equally good within noise, the nearest to the
+        median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
+        radial kernels.
     n_centers : int, default=None
         Number p of centers, for a model that does not grow with the rows: more are more
         accurate and slower. If there are fewer distinct rows, all become centers, with
@@ -620,7 +621,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     >>> X, y = make_friedman1(n_samples=600, noise=0.1, random_state=0)
     >>> model = EigenProRegressor(random_state=0).fit(X[:500], y[:500])
     >>> round(model.score(X[500:], y[500:]), 2)
-    0.93
+    0.94
     """
 
     @available_if(_has_centers)
@@ -686,9 +687,10 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
         at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the least exact
-        leave-one-out error of kernel ridge regression on 300 rows; among those equally
-        good within noise, the nearest to the median. "scale": as
-        ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
+        leave-one-out error of kernel ridge regression on 300 rows, with the given
+        penalty or the best; among those equally good within noise, the nearest to the
+        median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
+        radial kernels.
     n_centers : int, default=None
         Number p of centers, for a model that does not grow with the rows: more are more
         accurate and slower. If there are fewer distinct rows, all become centers, with

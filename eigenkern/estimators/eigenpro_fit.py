@@ -40,6 +40,7 @@ from ..plan.parameters import (
     calibrates,
     chooses_penalty,
     chosen_algorithm,
+    fixed_penalty,
     given_penalty,
     is_auto,
     largest_size,
@@ -241,6 +242,7 @@ class OnRows(Basis):
             self.held_out,
             kernel=model.kernel,
             bandwidth=model.bandwidth,
+            alpha=fixed_penalty(model),
             device=model.device,
         )
         if data.indefinite and self._plan.fits:
@@ -445,6 +447,7 @@ def _chosen_problem(model, data, train, held_out=None, *, streams=False):
         held_out,
         kernel=model.kernel,
         bandwidth=model.bandwidth,
+        alpha=fixed_penalty(model),
         centers=model.centers if centers is None else centers,
         n_centers=model.n_centers if centers is None else None,
         device=model.device,

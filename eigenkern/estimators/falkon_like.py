@@ -359,9 +359,10 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 distinct
         rows drawn at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the
-        least exact leave-one-out error of kernel ridge regression on 300 distinct rows;
-        among those equally good within noise, the nearest to the median. "scale": as
-        ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
+        least exact leave-one-out error of kernel ridge regression on 300 distinct rows,
+        with the given penalty or the best; among those equally good within noise, the
+        nearest to the median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() /
+        2)^1/2 for radial kernels.
     n_centers : int, "auto" or None, default="auto"
         Number m of distinct training rows that become centers: more are more accurate
         and slower. If there are fewer, all become centers, with a warning. "auto": all
@@ -488,9 +489,10 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 distinct
         rows drawn at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the
-        least exact leave-one-out error of kernel ridge regression on 300 distinct rows;
-        among those equally good within noise, the nearest to the median. "scale": as
-        ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
+        least exact leave-one-out error of kernel ridge regression on 300 distinct rows,
+        with the given penalty or the best; among those equally good within noise, the
+        nearest to the median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() /
+        2)^1/2 for radial kernels.
     n_centers : int, "auto" or None, default="auto"
         Number m of distinct training rows that become centers: more are more accurate
         and slower. If there are fewer, all become centers, with a warning. "auto": all

@@ -288,9 +288,10 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 distinct
         rows drawn at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the
-        least exact leave-one-out error of kernel ridge regression on 300 distinct rows;
-        among those equally good within noise, the nearest to the median. "scale": as
-        ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
+        least exact leave-one-out error of kernel ridge regression on 300 distinct rows,
+        with the given penalty or the best; among those equally good within noise, the
+        nearest to the median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() /
+        2)^1/2 for radial kernels.
     n_centers : int, "auto" or None, default="auto"
         Number m of distinct training rows that become centers: more are more accurate
         and slower. If there are fewer, all become centers, with a warning. "auto": all
@@ -431,7 +432,7 @@ class NystromRegressor(RegressionTargets, _Nystrom):
     >>> X, y = make_friedman1(n_samples=600, noise=0.1, random_state=0)
     >>> model = NystromRegressor(n_centers=200, alpha="path", random_state=0)
     >>> round(model.fit(X[:500], y[:500]).score(X[500:], y[500:]), 2)
-    0.89
+    0.91
 
     Intervals that hold 90 % of such targets, for the last rows:
 
@@ -511,9 +512,10 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 distinct
         rows drawn at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the
-        least exact leave-one-out error of kernel ridge regression on 300 distinct rows;
-        among those equally good within noise, the nearest to the median. "scale": as
-        ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
+        least exact leave-one-out error of kernel ridge regression on 300 distinct rows,
+        with the given penalty or the best; among those equally good within noise, the
+        nearest to the median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() /
+        2)^1/2 for radial kernels.
     n_centers : int, "auto" or None, default="auto"
         Number m of distinct training rows that become centers: more are more accurate
         and slower. If there are fewer, all become centers, with a warning. "auto": all

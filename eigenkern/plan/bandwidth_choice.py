@@ -18,11 +18,12 @@ _FACTORS = 2.0 ** np.arange(-2, 5)
 _MOST_ROWS, _LEAST_ROWS = 300, 20
 
 
-def auto_bandwidth(kernel, X, targets, weights, rng):
+def auto_bandwidth(kernel, X, targets, weights, rng, alpha=None):
     """Return the bandwidth with the best leave-one-out error on a subsample.
 
     The exact leave-one-out errors of kernel ridge regression, each with the best of all
-    penalties, are computed for a geometric grid around `kernel.bandwidth`. Of the
+    penalties, or all with alpha, are computed for a geometric grid around
+    `kernel.bandwidth`. Of the
     bandwidths whose error exceeds the smallest by no more than a standard error of the
     difference, the one nearest to `kernel.bandwidth` is chosen. Equal rows are left out
     together, as one row with the mean of their targets: otherwise a copy would reveal
@@ -36,7 +37,7 @@ def auto_bandwidth(kernel, X, targets, weights, rng):
         return kernel.bandwidth
     bandwidths = kernel.bandwidth * _FACTORS
     kernels = (replace(kernel, bandwidth=float(s)) for s in bandwidths)
-    errors = np.stack([_errors(k, X, Y, w) for k in kernels])
+    errors = np.stack([_errors(k, X, Y, w, alpha) for k in kernels])
     means = errors.mean(axis=1)
     usable = np.isfinite(means)
     if not usable.any():
@@ -78,9 +79,9 @@ def _subsample(X, targets, weights, rng):
     return to_numpy(X)[first], Y, w / w.mean()
 
 
-def _errors(kernel, X, Y, w):
+def _errors(kernel, X, Y, w, alpha):
     """Return the left-out error of every row, shape (m,), infinite if there is none."""
     try:
-        return least_errors(kernel(X).astype(np.float64), Y, w)
+        return least_errors(kernel(X).astype(np.float64), Y, w, alpha)
     except ValueError:  # the bandwidth is too narrow for this size and data type
         return np.full(len(w), np.inf)

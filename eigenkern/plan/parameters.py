@@ -39,6 +39,12 @@ def given_penalty(estimator):
     return 0.0 if is_auto(estimator.alpha) else float(estimator.alpha)
 
 
+def fixed_penalty(estimator):
+    """Return `alpha` if it is a positive number, else None."""
+    alpha = getattr(estimator, "alpha", None)
+    return None if alpha is None or isinstance(alpha, str) else float(alpha) or None
+
+
 def has_penalty(estimator):
     """Whether a fit has a penalty, or chooses one, which may be 0."""
     if is_auto(estimator.alpha):

@@ -181,8 +181,8 @@ def _eigenvectors(K, w, factor=1.0):
     return xp.where(xp.abs(values) > rounding, values, xp.zeros_like(values)), U
 
 
-def least_errors(K, y, weights):
-    """Return the squared errors of rows left out with the best penalty, (m,).
+def least_errors(K, y, weights, alpha=None):
+    """Return the squared errors of rows left out with alpha or the best penalty, (m,).
 
     K is K(X, X) of distinct rows, on the host; infinite if it is not positive
     semi-definite or zero. An error is the sum over the outputs.
@@ -192,6 +192,8 @@ def least_errors(K, y, weights):
         return np.full(len(K), np.inf)
     values, U = _eigenvectors(K, weights)
     c = size * _penalty(np.arange(_N_PENALTIES))
+    if alpha is not None:
+        c = np.array([alpha * len(K)])
     c = c[values.min() + c > 0]
     if c.size == 0:
         return np.full(len(K), np.inf)

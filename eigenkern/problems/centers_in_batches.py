@@ -83,6 +83,7 @@ class GeneralProblem(Problem):
         centers,
         device,
         bandwidth=None,
+        alpha=None,
         n_centers=None,
         intercept=None,
         weight_scale=None,
@@ -100,7 +101,7 @@ class GeneralProblem(Problem):
         self._on_workers = self._rows = self._matrix = None
         weights = None if data.weights is None else data.weights[train]
         if bandwidth is not None:
-            kernel = self._measured(kernel, bandwidth, weights)
+            kernel = self._measured(kernel, bandwidth, weights, alpha)
         self.kernel = kernel
         if isinstance(centers, str):
             centers = _chosen(
@@ -129,12 +130,14 @@ class GeneralProblem(Problem):
         if held_out is not None:
             self._validation = self.center_matrix.rows(take(self._X, held_out))
 
-    def _measured(self, kernel, bandwidth, weights):
+    def _measured(self, kernel, bandwidth, weights, alpha):
         """Return the kernel with its bandwidth measured on some training rows."""
         first = slice(0, n_sampled_rows(len(self._train)))
         weights = None if weights is None else weights[first]
         rows, Y = self._streamed[first, :], self._data.targets[self._train[first]]
-        return make_kernel(kernel, bandwidth, rows, self.rng, Y, weights, self._data)
+        return make_kernel(
+            kernel, bandwidth, rows, self.rng, Y, weights, self._data, alpha
+        )
 
     def _gather(self, rows):
         """Return a slice of the training rows in the solver's order."""

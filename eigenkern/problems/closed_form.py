@@ -233,6 +233,7 @@ class LeastSquares(Problem):
         *,
         kernel,
         bandwidth,
+        alpha=None,
         n_columns=None,
         centered=True,
         merged=None,
@@ -248,7 +249,7 @@ class LeastSquares(Problem):
         if not np.array_equal(order, np.arange(X.shape[0])):
             X = take(X, order)
         if not data.precomputed:
-            self.kernel = self._kernel(kernel, bandwidth, X, train, order)
+            self.kernel = self._kernel(kernel, bandwidth, alpha, X, train, order)
             self.kernel_dtype = self.xp.float64
         targets, weights = data.targets[order], data.weights_of(order)
         weights = weights / weights.mean()
@@ -269,7 +270,7 @@ class LeastSquares(Problem):
         if self.validation is not None:
             self.parts.append(self.validation)
 
-    def _kernel(self, kernel, bandwidth, X, train, order):
+    def _kernel(self, kernel, bandwidth, alpha, X, train, order):
         """Return the kernel with its bandwidth measured on distinct rows.
 
         As in scikit-learn, "scale" is measured on all rows. "median" takes held-out
@@ -288,7 +289,9 @@ class LeastSquares(Problem):
             weights = None if data.weights is None else data.weights[train]
             targets, weights = merged(first, which, data.targets[train], weights)
             X = take(X, first)
-        return make_kernel(kernel, bandwidth, X, self.rng, targets, weights, data)
+        return make_kernel(
+            kernel, bandwidth, X, self.rng, targets, weights, data, alpha
+        )
 
     def _rows(self, X, targets, weights, index):
         xp = self.xp

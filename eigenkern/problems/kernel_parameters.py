@@ -125,7 +125,9 @@ def _median_distance(X, rng, metric):
         return median_distance(rows_at(X, np.sort(first)), rng, metric=metric)
 
 
-def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None, data=None):
+def make_kernel(
+    kernel, bandwidth, X, rng, targets=None, weights=None, data=None, alpha=None
+):
     """Return the kernel object that the parameters of an estimator mean.
 
     Parameters
@@ -143,12 +145,14 @@ def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None, data=None
         On the host, positive.
     data : Data, default=None
         "scale" is measured on all its rows with positive weight. None: on X.
+    alpha : float, default=None
+        The penalty for which "auto" chooses. None: the best one.
 
     Returns
     -------
     Kernel
     """
-    made = _made(kernel, bandwidth, X, rng, targets, weights, data)
+    made = _made(kernel, bandwidth, X, rng, targets, weights, data, alpha)
     if isinstance(made, Polynomial):
         _check_powers(made, X)
     return made
@@ -175,7 +179,7 @@ def named_kernel(kernel):
     return _BY_NAME[kernel] if isinstance(kernel, str) else CallableKernel(kernel)
 
 
-def _made(kernel, bandwidth, X, rng, targets, weights, data):
+def _made(kernel, bandwidth, X, rng, targets, weights, data, alpha):
     made = named_kernel(kernel)
     if isinstance(made, Linear):
         check_largest(X, namespace(X), X.dtype)
@@ -205,5 +209,5 @@ def _made(kernel, bandwidth, X, rng, targets, weights, data):
     made = replace(made, bandwidth=median)
     if bandwidth == "median":
         return made
-    chosen = auto_bandwidth(made, X, targets, weights, rng)
+    chosen = auto_bandwidth(made, X, targets, weights, rng, alpha)
     return replace(made, bandwidth=chosen)

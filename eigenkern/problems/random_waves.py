@@ -72,6 +72,7 @@ class FourierProblem(Problem):
         device,
         block_size,
         frequency_bytes,
+        alpha=None,
         start=None,
     ):
         super().__init__(device, data.X, several=False)
@@ -80,8 +81,7 @@ class FourierProblem(Problem):
         X, Y, w = take(all_rows, train), data.targets[train], data.weights_of(train)
         w = w / w.mean()
         if start is None:
-            kernel = make_kernel(kernel, bandwidth, X, self.rng, Y, w, data)
-            start = self._choose(kernel, X, Y, w, numbers)
+            start = self._choose(data, X, Y, w, numbers, kernel, bandwidth, alpha)
         self.kernel, self._target_scale = start.kernel, start.target_scale
         self._offset, self._limits = (
             move(values, self.xp, self.device)
@@ -107,10 +107,10 @@ class FourierProblem(Problem):
         given = self.kernel, start.seed, block_size, X, self._offset, self._limits
         self.features = FourierBlocks(*given, cache_bytes=frequency_bytes)
 
-    def _choose(self, kernel, X, Y, w, numbers):
+    def _choose(self, data, X, Y, w, numbers, kernel, bandwidth, alpha):
         """Return the `Start` for the training rows."""
         constant = self.loss_function.baseline(Y, w)
-        scale = np.ones(Y.shape[1])
+        scale, shift = np.ones(Y.shape[1]), constant if numbers else 0.0
         if numbers:
             # The standard deviation of normal targets, estimated robustly.
             residual = Y - self.loss_function.middle(Y, w)
@@ -120,6 +120,10 @@ class FourierProblem(Problem):
             deviation = np.where(deviation > 1e-6 * spread, deviation, spread)
             rounding = 1e-12 * np.abs(Y).max(axis=0)
             scale = np.where(deviation > rounding, deviation, 1.0)
+        if alpha is not None:
+            alpha /= self.loss_function.curvature_at(constant - shift)
+        usual = self._without_outliers((Y - shift) / scale)
+        kernel = make_kernel(kernel, bandwidth, X, self.rng, usual, w, data, alpha)
         seed = int(self.rng.randint(2**31 - 1))
         frame = frame_of_phases(X, kernel.bandwidth)
         return Start(kernel, seed, *frame, scale, constant)
@@ -144,14 +148,18 @@ class FourierProblem(Problem):
         """Return the lambda with which kernel ridge regression predicts new rows best.
 
         Near the constant model a loss of curvature L is the squared loss times L, and
-        so is its lambda. A loss that tolerates outliers does not see them.
+        so is its lambda.
         """
-        Y = (data.targets - self._shift) / self._target_scale
-        if not isinstance(self.loss_function, SquaredError):
-            Y = np.clip(Y, -_OUTLIER, _OUTLIER)
+        Y = self._without_outliers((data.targets - self._shift) / self._target_scale)
         data = replace(data, targets=Y)
         curvature = self.loss_function.curvature_at(self._constant)
         return max(curvature * auto_alpha(self, data, train, self.dtype, n_rows), ALPHA)
+
+    def _without_outliers(self, Y):
+        """Return scaled targets as a loss that tolerates outliers sees them."""
+        if isinstance(self.loss_function, SquaredError):
+            return Y
+        return np.clip(Y, -_OUTLIER, _OUTLIER)
 
     def longest_step(self, plan, alpha):
         """Return the `longest_safe_step` for a random sample of the rows."""

@@ -60,7 +60,7 @@ class KernelProblem(Problem):
     #: Eigenvectors that are kept of an indefinite kernel, and W^1/2; or None.
     _kept = None
 
-    def __init__(self, merged, held_out, *, kernel, bandwidth, device):
+    def __init__(self, merged, held_out, *, kernel, bandwidth, device, alpha=None):
         data, train = merged.data, merged.rows
         super().__init__(device, data.X)
         self._merged, self._held_out, self._device = merged, held_out, device
@@ -76,7 +76,9 @@ class KernelProblem(Problem):
                 self.validation = GivenMatrix(self.to_compute(K))
         else:
             rows, Y = take(data.X, train), data.targets[train]
-            self.kernel = make_kernel(kernel, bandwidth, rows, self.rng, Y, w, data)
+            self.kernel = make_kernel(
+                kernel, bandwidth, rows, self.rng, Y, w, data, alpha
+            )
             self.operator = kernel_operator(self.kernel, rows, self.devices)
             if held_out is not None:
                 self.validation = self.operator.rows(take(data.X, held_out))

@@ -167,7 +167,7 @@ NYTRO = {
     "centers": NytroRegressor(n_centers=40),
     "all rows": NytroRegressor(selection="holdout"),
     "path": NytroRegressor(n_centers=40, store_coef_path=True),
-    "first small decrease": NytroRegressor(n_centers=40, tol=0.05),
+    "first small decrease": NytroRegressor(n_centers=40, tol=0.05, bandwidth="median"),
     "nothing selected": NytroRegressor(n_centers=40, selection=None),
     "classes": NytroClassifier(n_centers=40),
     "indefinite": NytroRegressor(minus_distance),
@@ -354,7 +354,8 @@ def test_a_direct_solution_is_made_again(data, tmp_path):
 def test_the_random_state_at_the_start_is_kept(random_state, data, copies, tmp_path):
     X, _, labels = data
     start = np.random.RandomState(3)
-    model = EigenProClassifier(**MACHINE, max_iter=4, random_state=random_state)
+    options = {"max_iter": 4, "random_state": random_state, "bandwidth": "median"}
+    model = EigenProClassifier(**MACHINE, **options)
     if random_state is not None:
         model.set_params(random_state=start)
     expected = clone(model).fit(X, labels, checkpoint=every_epoch(tmp_path / "all"))

@@ -113,7 +113,8 @@ def test_many_epochs_come_close(data):
 )
 def test_what_asks_for_epochs(parameters, data):
     X, Y, *_ = data
-    model = EigenProRegressor(n_centers=P, max_iter=2, random_state=0, **parameters)
+    options = {"max_iter": 2, "random_state": 0, "bandwidth": "median"}
+    model = EigenProRegressor(n_centers=P, **options, **parameters)
     assert model.fit(X, Y).algorithm_ == estimate(model, N, 3, 2).method != "direct"
 
 

@@ -79,7 +79,8 @@ def test_model_is_the_sum_over_blocks(regression):
 def test_losses_classify(loss, n_classes, three_classes):
     X, y = three_classes
     X, y = X[y < n_classes], y[y < n_classes]
-    model = DSGClassifier(loss=loss, max_iter=30, random_state=0).fit(X, y)
+    options = {"loss": loss, "max_iter": 30, "bandwidth": "median"}
+    model = DSGClassifier(random_state=0, **options).fit(X, y)
     assert model.score(X, y) > LogisticRegression().fit(X, y).score(X, y) - 0.01
     assert model.coef_.shape[2] == (1 if n_classes == 2 else 3)
     assert hasattr(model, "predict_proba") == (loss == "log_loss")
@@ -435,7 +436,8 @@ def test_streams_go_on_from_a_constant(rng):
 def test_weights_that_vanish_in_float32(regression):
     X, y, *_ = regression
     weights = np.where(np.arange(len(y)) < 80, 1.0, 1e-60)
-    model = DSGRegressor(batch_size=2, block_size=8, max_iter=2, random_state=0)
+    options = {"batch_size": 2, "block_size": 8, "max_iter": 2}
+    model = DSGRegressor(bandwidth="median", random_state=0, **options)
     model.fit(X.astype(np.float32), y, sample_weight=weights)
     assert model.score(X[:80], y[:80]) > 0
 

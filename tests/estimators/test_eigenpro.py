@@ -75,7 +75,8 @@ def test_eigenpro_1_solves_the_kernel_system(svd_solver, weighted, regression, r
 @pytest.mark.parametrize("svd_solver", ["nystrom", "randomized"])
 def test_eigenpro_1_classifies_as_eigenpro_2(svd_solver, three_classes):
     X, y = three_classes
-    options = {"random_state": 0, "subsample_size": 50, **CONVERGED}
+    options = {"random_state": 0, "subsample_size": 50, "bandwidth": "median"}
+    options |= CONVERGED
     model = EigenProClassifier(algorithm="eigenpro1", svd_solver=svd_solver, **options)
     F = model.fit(X, y).decision_function(X[:50] + 0.1)
     other = EigenProClassifier(**options).fit(X, y)
@@ -221,7 +222,8 @@ def test_units_of_the_features_do_not_matter(kernel, scale, regression):
 def test_outputs_are_fitted_as_if_alone(regression):
     X, y, X_test, _ = regression
     Y = np.stack([y, np.cos(X[:, 0]), 100 + X[:, 1]], axis=1)
-    model = EigenProRegressor(random_state=0, tol=0, batch_size=40, n_components=9)
+    options = {"batch_size": 40, "n_components": 9, "bandwidth": "median"}
+    model = EigenProRegressor(random_state=0, tol=0, **options)
     together = model.fit(X, Y)
     assert together.dual_coef_.shape == (160, 3) and together.intercept_.shape == (3,)
     F = together.predict(X_test)
@@ -521,7 +523,8 @@ def test_names_take_the_bandwidth(kernel, regression):
     X, y, *_ = regression
     model = EigenProRegressor(kernel, bandwidth=2.5, max_iter=2).fit(X, y)
     assert model.bandwidth_ == 2.5 == model.kernel_.bandwidth
-    median = EigenProRegressor(kernel, max_iter=2).fit(X, y).bandwidth_
+    model = EigenProRegressor(kernel, bandwidth="median", max_iter=2)
+    median = model.fit(X, y).bandwidth_
     assert 1.5 < median < 3.5
 
 

@@ -162,7 +162,9 @@ def test_a_sorted_file_is_learned_as_well(store, tmp_path):
 def test_classes(tmp_path):
     file = hdf5(X, tmp_path)
     for model in (
-        EigenProClassifier(n_centers=80, max_iter=5, random_state=0),
+        EigenProClassifier(
+            bandwidth="median", n_centers=80, max_iter=5, random_state=0
+        ),
         NystromClassifier(n_centers=80, random_state=0),
     ):
         expected = model.fit(X, LABELS).score(X, LABELS)

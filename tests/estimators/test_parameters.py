@@ -276,8 +276,8 @@ def test_rows_whose_products_are_no_floats(scale, regression):
             np.float32,
             "the rows of X, up to inf away from .* too large for float32",
         ),
-        (1e-160, np.float64, "X must be scaled: bandwidth='median' found .*e-160"),
-        (1e160, np.float64, r"X must be scaled: bandwidth='median' found .*e\+160"),
+        (1e-160, np.float64, "X must be scaled: bandwidth='auto' found .*e-160"),
+        (1e160, np.float64, r"X must be scaled: bandwidth='auto' found .*e\+160"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")

@@ -20,7 +20,7 @@ from eigenkern import (
 
 SIZE = 50
 REGRESSORS = {
-    "eigenpro": EigenProRegressor(n_centers=50, random_state=0),
+    "eigenpro": EigenProRegressor(bandwidth="median", n_centers=50, random_state=0),
     "linear": LinearEigenProRegressor(random_state=0),
     "dsg": DSGRegressor(block_size=64, max_features=1024, random_state=0),
 }
@@ -188,7 +188,8 @@ def test_pieces_that_go_beyond_the_rows_so_far(kernel, least, seed):
     X = rng.uniform(-1, 1, (5000, 5))
     y = np.sin(4 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.randn(5000)
     order = np.argsort(X[:, 0])
-    model = EigenProRegressor(kernel, n_centers=200, random_state=0)
+    options = {"bandwidth": "median", "n_centers": 200, "random_state": 0}
+    model = EigenProRegressor(kernel, **options)
     model, said = learned(model, X[order], y[order], n_passes=1, size=250)
     assert len(said) == 1 and "the last one in feature 0" in said[0]
     assert model.score(X, y) > least

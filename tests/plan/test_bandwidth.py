@@ -101,7 +101,7 @@ def test_the_best_of_the_grid_is_chosen(noise, waves, rng):
 @pytest.mark.parametrize("model", MODELS, ids=repr)
 def test_estimators_take_it(model, waves):
     X, y = waves
-    model.set_params(kernel="gaussian", random_state=0)
+    model.set_params(kernel="gaussian", bandwidth="median", random_state=0)
     median = model.fit(X, y).bandwidth_
     model.set_params(bandwidth="auto")
     chosen = model.fit(X, y).bandwidth_
@@ -148,9 +148,36 @@ def test_classes(rng):
     X = np.column_stack([np.cos(angle), np.sin(angle)])
     y = np.array(["a", "b", "c"])[(angle * 12 / np.pi).astype(int) % 3]
     for cls in (EigenProClassifier, NystromClassifier):
-        model = cls("gaussian", random_state=0).fit(X, y)
-        auto = cls("gaussian", bandwidth="auto", random_state=0).fit(X, y)
+        model = cls("gaussian", bandwidth="median", random_state=0).fit(X, y)
+        auto = cls("gaussian", random_state=0).fit(X, y)
         assert auto.bandwidth_ < 0.3 * model.bandwidth_
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 1e-3, 1e-1])
+def test_a_given_penalty_is_that_of_the_choice(alpha, rng):
+    X = rng.standard_normal((60, 2))
+    y = X[:, 0] + 0.3 * rng.standard_normal(60)
+    w = rng.integers(1, 4, 60).astype(float)
+    Y, factors = y - np.average(y, weights=w), 2.0 ** np.arange(-2, 5)
+    errors = np.zeros((len(factors), 60))
+    for k, factor in enumerate(factors):
+        K = Gaussian(factor)(X)
+        A = K + 60 * alpha * np.diag(w.mean() / w)
+        for i in range(60):
+            rest = np.arange(60) != i
+            a = np.linalg.solve(A[np.ix_(rest, rest)], Y[rest])
+            errors[k, i] = w[i] * (Y[i] - K[i, rest] @ a) ** 2
+    above = errors - errors[errors.mean(axis=1).argmin()]
+    close = factors[above.mean(axis=1) <= above.std(axis=1) / 60**0.5]
+    expected = close[np.abs(np.log(close)).argmin()]
+    assert auto_bandwidth(Gaussian(1.0), X, y[:, None], w, seed(), alpha) == expected
+    for model in (EigenProRegressor(), NystromRegressor(), FalkonLikeRegressor()):
+        model.set_params(kernel="gaussian", bandwidth="median")
+        median = model.fit(X, y, sample_weight=w).bandwidth_
+        model.set_params(bandwidth="auto", alpha=alpha)
+        chosen = model.fit(X, y, sample_weight=w).bandwidth_
+        kernel = Gaussian(median)
+        assert chosen == auto_bandwidth(kernel, X, y[:, None], w, seed(), alpha)
 
 
 @pytest.mark.parametrize("Y", [np.ones((50, 1)), np.zeros((50, 2))])
