@@ -6,6 +6,7 @@ and if another process has a core, every wait lasts until the scheduler gives it
 Factorizations by LAPACK run on the idle cores (`idle_threads`).
 """
 
+import functools
 import os
 import sys
 import threading
@@ -14,7 +15,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 
 import joblib
@@ -46,12 +47,13 @@ class _SingleThreadedBlas:
 
     def __init__(self):
         self._controller, self._before, self._n_modules = None, [], 0
-        self._lock, self._depths = threading.Lock(), {}  # how often each has entered
+        # A signal handler may predict while its thread has the lock.
+        self._lock, self._depths = threading.RLock(), {}  # how often each has entered
         self._n_threads, self._n_ready = 1, 0  # that `_make_room` has made room for
 
     def begin_after_fork(self):
         """Start anew in a forked process, where no thread is inside."""
-        self._lock, inside, self._depths = threading.Lock(), self._depths, {}
+        self._lock, inside, self._depths = threading.RLock(), self._depths, {}
         self._n_ready = 0
         if inside:
             self._set()
@@ -94,26 +96,41 @@ class _SingleThreadedBlas:
                 self._n_ready = n_threads
 
     def __enter__(self):
-        with self._lock:
-            thread = threading.get_ident()
-            # Helper threads made room when they started.
-            if not (thread in self._depths or hasattr(_this_thread, "is_limited")):
-                self._make_room(len(self._depths) + 1)
-            if not self._depths:
-                self._look_up()
-                self._set(1)
-            self._depths[thread] = self._depths.get(thread, 0) + 1
+        thread, depth = threading.get_ident(), self.depth
+        try:
+            with self._lock:
+                # Helper threads made room when they started.
+                if not (depth or hasattr(_this_thread, "is_limited")):
+                    self._make_room(len(self._depths) + 1)
+                is_first = not self._depths
+                self._depths[thread] = depth + 1  # before a handler looks up limits
+                if is_first:
+                    self._look_up()
+                    self._set(1)
+        except BaseException:
+            self.back_to(depth)
+            raise
 
     def __exit__(self, *exc_info):
+        self.back_to(self.depth - 1)
+
+    @property
+    def depth(self):
+        """How often this thread is inside; never, if the process was forked inside."""
+        return self._depths.get(threading.get_ident(), 0)
+
+    def back_to(self, depth):
+        """Leave, until this thread is inside `depth` times."""
         with self._lock:
-            thread = threading.get_ident()
-            if thread not in self._depths:  # the process was forked inside
+            if self.depth <= max(depth, 0):
                 return
-            self._depths[thread] -= 1
-            if not self._depths[thread]:
-                del self._depths[thread]
-            if not self._depths:
+            thread = threading.get_ident()
+            if depth > 0:
+                self._depths[thread] = depth
+                return
+            if len(self._depths) == 1:
                 self._set()
+            del self._depths[thread]
 
     @contextmanager
     def lifted(self, n_threads):
@@ -123,7 +140,7 @@ class _SingleThreadedBlas:
             try:
                 yield
             finally:
-                if threading.get_ident() in self._depths:
+                if self.depth:
                     self.allow(1)
 
     def allow(self, n_threads):
@@ -146,6 +163,32 @@ class _SingleThreadedBlas:
 
 
 single_threaded_blas = _SingleThreadedBlas()
+
+
+def restores_blas(function):
+    """Decorate a function: after an error or interrupt BLAS is as it was before.
+
+    An interrupt may come before the first line of `__exit__`.
+    """
+
+    @wraps(function)
+    def run(*args, **options):
+        depth = single_threaded_blas.depth
+        try:
+            return function(*args, **options)
+        except BaseException:
+            single_threaded_blas.back_to(depth)
+            raise
+
+    return run
+
+
+class cached_property(functools.cached_property):
+    """One without the lock of Python 3.11, which a forked process may find taken."""
+
+    def __init__(self, function):
+        super().__init__(function)
+        self.lock = nullcontext()
 
 
 def n_blas_threads():
@@ -239,7 +282,9 @@ class Team:
         The caller does not wait for helpers that have not begun.
         """
         n_threads = int(min(self.n_workers, len(arguments), seconds / SHARED_SECONDS))
-        threads = self._threads() if n_threads > 1 else None
+        # Executors can't be entered twice: a signal handler that predicts works alone.
+        alone = n_threads < 2 or getattr(_this_thread, "submits", False)
+        threads = None if alone else self._threads()
         n_helpers = 0 if threads is None else n_threads - self.caller_works
         left, helpers = deque(arguments), []
 
@@ -252,15 +297,18 @@ class Team:
                 raise
 
         try:
+            _this_thread.submits = n_helpers > 0
             for _ in range(n_helpers):
                 # In the caller's context: NumPy's `errstate` applies to helpers too.
                 helpers.append(threads.submit(copy_context().run, _help, work))
+            _this_thread.submits = False
             if helpers and not self.caller_works:
                 wait(helpers)
             else:
                 work()
         except BaseException:
             left.clear()
+            _this_thread.submits = False
             raise
         finally:  # also after an error or Ctrl-C: no helper goes on writing
             running = [helper for helper in helpers if not helper.cancel()]
@@ -321,7 +369,7 @@ def _started(n_threads):
     return executor
 
 
-_helpers, _n_helpers, _helpers_lock = None, 0, threading.Lock()
+_helpers, _n_helpers, _helpers_lock = None, 0, threading.RLock()
 _this_thread = threading.local()
 
 
@@ -336,7 +384,7 @@ def _help(work):
 def _begin_after_fork():
     """Reset: a forked process lacks the threads, but may have locks that they held."""
     global _helpers, _n_helpers, _helpers_lock
-    _helpers, _n_helpers, _helpers_lock = None, 0, threading.Lock()
+    _helpers, _n_helpers, _helpers_lock = None, 0, threading.RLock()
     single_threaded_blas.begin_after_fork()
 
 
@@ -344,6 +392,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_after_fork)
 
 
+@restores_blas
 def run_on_threads(pool, task, arguments, seconds=float("inf")):
     """Call ``task(*args)`` for all `arguments` on the threads of a `Team`, or here.
 

@@ -20,7 +20,7 @@ from sklearn.utils.validation import (
 from ..arrays import memory
 from ..arrays.array import detached, location_of, namespace, plain, to_numpy
 from ..arrays.devices import compute_devices, working_device
-from ..arrays.threads import single_threaded_blas
+from ..arrays.threads import restores_blas, single_threaded_blas
 from ..plan.parameters import is_auto
 from ..problems.kernel_parameters import check_bandwidth, check_kernel
 from ..rows.input import by_chunks, check_not_half, computed, is_dask, lazy_rows, read
@@ -283,6 +283,7 @@ def on_its_device(method):
     """
 
     @wraps(method)
+    @restores_blas
     def run(self, X, *args, **options):
         if is_dask(X):
             return by_chunks(self, method.__name__, X, *args, **options)
@@ -327,6 +328,7 @@ def all_or_nothing(method):
     """Make a method of an estimator and X undo all its changes if it fails."""
 
     @wraps(method)
+    @restores_blas
     def run(self, X, *args, **options):
         before = dict(vars(self))
         try:

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from ..arrays.array import namespace
 from ..arrays.linalg import eigh, solve_triangular
+from ..arrays.threads import cached_property
 from ..operators.matrix import check_finite
 from .direct import Factor, weighted
 from .krylov import krylov_spectrum

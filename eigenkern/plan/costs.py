@@ -6,7 +6,7 @@ A plan is made from a `Shape`, before any number. Fits obey it, and `estimate` s
 import time
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache
 from html import escape
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..arrays import memory
 from ..arrays.devices import compute_devices
 from ..arrays.linalg import large_product
 from ..arrays.machine import CPU, MEASURED_TOUCH_BYTES
-from ..arrays.threads import n_blas_threads
+from ..arrays.threads import cached_property, n_blas_threads
 from ..kernels import Kernel
 from ..operators.matrix import GivenMatrix
 from ..operators.sharded import kernel_operator

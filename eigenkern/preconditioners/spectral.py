@@ -1,7 +1,6 @@
 """Spectral preconditioners: of rows (EigenPro 2), of centers, of features."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from ..arrays.linalg import (
     spanning_factor,
     top_eigh,
 )
+from ..arrays.threads import cached_property
 
 
 @dataclass(frozen=True)

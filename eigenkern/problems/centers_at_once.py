@@ -1,11 +1,10 @@
 """Least squares on centers."""
 
-from functools import cached_property
-
 import numpy as np
 
 from ..arrays.array import device_of, move, namespace, to_numpy
 from ..arrays.linalg import absolute, large_product, solve_triangular
+from ..arrays.threads import cached_property
 from ..centers import choose, masses, uniform_indices
 from ..methods.left_out import (
     kept_of_features,

@@ -1,12 +1,12 @@
 """Least squares in closed form: data type, penalty, targets, left-out values."""
 
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..arrays.array import namespace, to_numpy
 from ..arrays.linalg import large_gram, large_product
+from ..arrays.threads import cached_property
 from ..centers import distinct_rows
 from ..kernels import MEDIAN_ROWS
 from ..losses import mean_of_targets

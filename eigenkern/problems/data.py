@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 
 from ..arrays.array import device_of, location_of, namespace, slices, to_numpy
+from ..arrays.threads import cached_property
 from ..centers import distinct_rows
 from ..losses import mean_of_targets
 from ..methods.left_out import values_left_out

@@ -1,12 +1,13 @@
 """Kernel logistic regression on the features of centers."""
 
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 
 from ..arrays.array import to_numpy
 from ..arrays.linalg import large_product, solve_triangular
 from ..arrays.machine import machine_of
+from ..arrays.threads import cached_property
 from ..losses import LogLoss
 from ..methods.newton import Logistic, Preconditioner, best_of_path
 from ..operators.matrix import StackedRows

@@ -1,11 +1,10 @@
 """Least squares on the full kernel of all rows."""
 
-from functools import cached_property
-
 import numpy as np
 
 from ..arrays.array import to_numpy
 from ..arrays.linalg import inverse_diagonal, inverse_squares
+from ..arrays.threads import cached_property
 from ..kernels import is_semidefinite
 from ..methods.left_out import n_left_out, prediction_errors, without_row
 from ..methods.moments import WeightedKernel

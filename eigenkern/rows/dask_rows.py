@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import CancelledError
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ import psutil
 
 from ..arrays import memory
 from ..arrays.array import device_of, joined, namespace
+from ..arrays.threads import cached_property
 from .lazy_rows import LazyRows, check_finite_rows, rows_at
 
 # Bytes from which values are sent to the workers directly, once, not with each task.

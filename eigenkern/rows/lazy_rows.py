@@ -2,12 +2,11 @@
 
 import threading
 from copy import copy
-from functools import cached_property
 
 import numpy as np
 
 from ..arrays.array import joined, namespace, slices, take
-from ..arrays.threads import run_on_threads
+from ..arrays.threads import cached_property, run_on_threads
 
 # Bytes of a block of rows that is read at once: 200 MB in chunks of 2 MB took 0.055 s
 # from HDF5 and 0.17 s from Zarr with 2**24, 0.055 to 0.11 s and 0.17 to 0.22 s with
@@ -157,7 +156,7 @@ class _LastTwo:
     """Values by key: the last two that were read."""
 
     def __init__(self):
-        self._values, self._lock = {}, threading.Lock()
+        self._values, self._lock = {}, threading.RLock()
 
     def get(self, key, read):
         value = self._values.get(key)

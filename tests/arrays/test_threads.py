@@ -325,3 +325,89 @@ def test_a_forked_process_has_threads_of_its_own():
     process.join(60)
     assert done == [0, 1, 2, 3, 4] and value == 300.0
     assert process.exitcode == 0
+
+
+@pytest.mark.parametrize("call", ["predict", "fit", "kernel"])
+@pytest.mark.parametrize("early", [True, False])
+def test_an_interrupt_while_the_limit_is_set_or_lifted(call, early, rng, monkeypatch):
+    """An interrupt may come before the first line of a context's methods."""
+    X = rng.standard_normal((60, 3))
+    model = EigenProRegressor(random_state=0).fit(X, X[:, 0])
+    calls = {
+        "predict": lambda: model.predict(X),
+        "fit": lambda: model.fit(X, X[:, 1]),
+        "kernel": lambda: run_on_threads(Team(2), abs, [(1,)]),
+    }
+    before, expected = blas_threads(), model.predict(X)
+    limit, interrupts = type(threads.single_threaded_blas), [KeyboardInterrupt]
+    name = "_set" if early else "__exit__"
+    function = getattr(limit, name)
+
+    def interrupted_once(*args):
+        if interrupts:
+            raise interrupts.pop()
+        return function(*args)
+
+    monkeypatch.setattr(limit, name, interrupted_once)
+    with pytest.raises(KeyboardInterrupt):
+        calls[call]()
+    assert blas_threads() == before
+    assert threads.single_threaded_blas.depth == 0
+    assert_array_equal(model.predict(X), expected)
+
+
+@pytest.mark.parametrize("where", ["_look_up", "_set", "_make_room"])
+def test_a_signal_handler_may_predict(where, rng, monkeypatch):
+    """It runs in the main thread, which may be changing the limit just then."""
+    X = rng.standard_normal((60, 3))
+    model = EigenProRegressor(random_state=0).fit(X, X[:, 0])
+    before, expected = blas_threads(), model.predict(X)
+    limit, found = threads.single_threaded_blas, []
+    function = getattr(limit, where)
+
+    def with_signal(*args):
+        monkeypatch.undo()
+        found.append(model.predict(X))
+        function(*args)
+        found.append(model.predict(X))
+
+    monkeypatch.setattr(limit, where, with_signal)
+    assert_array_equal(model.predict(X), expected)
+    assert_array_equal(found, [expected] * 2)
+    assert blas_threads() == before and limit.depth == 0
+
+
+def test_a_signal_handler_may_share_out_tasks():
+    """An executor can't be entered twice."""
+    team, calls = Team(2), []
+    executor = team._threads()
+    submit = executor.submit
+
+    def with_signal(*args):
+        with executor._shutdown_lock:
+            executor.submit = submit
+            team.run(calls.append, [(i,) for i in range(50)], 1.0)
+        return submit(*args)
+
+    executor.submit = with_signal
+    team.run(calls.append, [(i,) for i in range(50)], 1.0)
+    assert sorted(calls) == sorted([*range(50)] * 2)
+
+
+def test_a_cached_property_has_no_lock():
+    """A thread that computes one must not keep another, or a fork, waiting."""
+    second = threading.Event()
+
+    class Slow:
+        @threads.cached_property
+        def value(self):
+            if threading.current_thread() is not threading.main_thread():
+                assert second.wait(10)
+            return 1
+
+    other = threading.Thread(target=lambda: Slow().value)
+    other.start()
+    assert Slow().value == 1
+    second.set()
+    other.join(10)
+    assert not other.is_alive()
