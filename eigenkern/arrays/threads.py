@@ -150,7 +150,7 @@ class _SingleThreadedBlas:
 
     def _set(self, n_threads=float("inf")):
         """Limit BLAS to `n_threads`, and to what it had before."""
-        libraries = self._controller.lib_controllers
+        libraries = self._controller.lib_controllers if self._controller else []
         for library, before in zip(libraries, self._before, strict=True):
             if before is None:
                 continue

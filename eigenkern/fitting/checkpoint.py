@@ -22,7 +22,7 @@ import sys
 import time
 import types
 import zipfile
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,6 +44,11 @@ from .validation import check_flag, check_number, replaced_parameters, warn_user
 _MANIFEST = "manifest.json"
 # Classes that occur in states, besides numbers, lists, dicts and arrays.
 _CLASSES = {cls.__name__: cls for cls in (Expansion, Iterate, State, StepTrials, Walk)}
+# Names of states, entries of a manifest, and errors of those that have another form.
+_STATE = r"state-[0-9]+\.npz"
+_KINDS = {"eigenkern": str, "estimator": str, "parameters": dict, "data": dict}
+_KINDS |= {"rng": dict, "chosen": dict, "state": None}
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 # Entry of the manifest if the rows of a file were not held in memory.
 _READ_AT_ONCE = "the number of rows of X read at once"
 
@@ -151,7 +156,8 @@ class Keeper:
                 self._arrays = self._read_arrays()
             if estimator.random_state is None:  # leave NumPy's global state alone
                 data = replace(data, rng=np.random.RandomState())
-            data.rng.set_state(found["rng"])
+            with self._reading(_MANIFEST):
+                _set_random_state(data.rng, found["rng"])
         self.data = data
         self._n_epochs, self._seconds = 0, time.monotonic()
 
@@ -173,18 +179,32 @@ class Keeper:
                     f"{where} holds a checkpoint already: pass resume=True to continue "
                     "from it, or another folder; nothing in it was changed"
                 )
-            content = (self._folder / _MANIFEST).read_bytes()
+            with self._reading(_MANIFEST):
+                found = json.loads(self._path(_MANIFEST).read_bytes())
+                if found.pop("checksum") == joblib.hash(_json(found)):
+                    kinds = {name: type(value) for name, value in found.items()}
+                    if kinds | {"state": None} == _KINDS:
+                        return found
         except FileNotFoundError:
             return None
         except OSError as error:
             raise self._unusable("read", error) from error
-        try:
-            found = json.loads(content)
-            if found.pop("checksum") == joblib.hash(_json(found)):
-                return found
-        except (ValueError, KeyError, AttributeError, TypeError):
-            pass
         raise self._damaged(_MANIFEST)
+
+    def _path(self, name):
+        """Return the path of a file of the checkpoint; it is no device and no pipe."""
+        path = self._folder / name
+        if path.exists() and not path.is_file():
+            raise self._damaged(name)
+        return path
+
+    @contextmanager
+    def _reading(self, name):
+        """Return a context in which content that has another form is damage."""
+        try:
+            yield
+        except _MALFORMED as error:
+            raise self._damaged(name) from error
 
     def _check(self, found, made_of):
         """Raise a ValueError unless a checkpoint belongs to this fit."""
@@ -207,12 +227,17 @@ class Keeper:
 
     def _read_arrays(self):
         """Return the arrays of the state by name."""
-        name = self._state["file"]
+        with self._reading(_MANIFEST):
+            name, checksum = self._state["file"], self._state["checksum"]
+            name = re.fullmatch(_STATE, name)[0]
+        path = self._path(name)
         try:
-            path = self._folder / name
-            if _hash_of_file(path) != self._state["checksum"]:
+            if _hash_of_file(path) != checksum:
                 raise self._damaged(name)
-            with np.load(path, allow_pickle=False) as arrays:
+            with zipfile.ZipFile(path) as archive:  # `savez` compresses nothing
+                if any(one.compress_type for one in archive.infolist()):
+                    raise self._damaged(name)
+            with self._reading(name), np.load(path, allow_pickle=False) as arrays:
                 return dict(arrays)
         except (OSError, EOFError, zipfile.BadZipFile) as error:
             raise self._damaged(name) from error
@@ -278,11 +303,12 @@ class Keeper:
         for name in arrays:
             if name.startswith("device"):
                 arrays[name] = problem.xp.asarray(arrays[name], device=problem.device)
-        saved = _from_tree(state["tree"], arrays)
-        rule.load(saved["rule"])
-        if not state["over"]:
-            solver.load(saved["solver"])
-        self.data.rng.set_state(saved["rng"])
+        with self._reading(_MANIFEST):
+            saved = _from_tree(state["tree"], arrays)
+            rule.load(saved["rule"])
+            if not state["over"]:
+                solver.load(saved["solver"])
+            _set_random_state(self.data.rng, saved["rng"])
         self._state = self._arrays = None
         self._n_epochs = len(rule.losses)
         return rule.max_iter if state["over"] else self._n_epochs
@@ -312,15 +338,21 @@ class Keeper:
         }
         tree, arrays = _to_tree(saved)
         arrays = {key: to_numpy(array) for key, array in arrays.items()}
+        self._remove_others()  # perhaps one that a full disk left without a manifest
         n = len(rule.losses)
         name = f"state-{n}.npz"
         self._write(name, lambda file: np.savez(file, **arrays))
         state = {"file": name, "n_epochs": n, "over": over, "tree": tree}
         state["checksum"] = _hash_of_file(self._folder / name)
         self._write_manifest(state)
-        for path in self._folder.glob("state-*"):
-            if path.name != name:
-                with suppress(OSError):
+        self._remove_others()
+
+    def _remove_others(self):
+        """Remove states that the manifest does not name."""
+        with suppress(OSError):
+            state = json.loads((self._folder / _MANIFEST).read_bytes())["state"]
+            for path in self._folder.glob("state-*"):
+                if state is None or path.name != state["file"]:
                     path.unlink()
 
     def _write_manifest(self, state):
@@ -411,6 +443,17 @@ def _hashes_of_rows(rows):
     rows = np.ascontiguousarray(to_numpy(rows))
     digests = [hashlib.blake2b(row, digest_size=8).digest() for row in rows]
     return np.frombuffer(b"".join(digests), dtype=np.uint64)
+
+
+def _set_random_state(rng, state):
+    """Set the state of a RandomState; raise a ValueError if it is none.
+
+    NumPy does not check the position, and reads whatever memory is there.
+    """
+    mt = state["state"]
+    if not (len(mt["key"]) == 624 and mt["pos"] in range(625)):
+        raise ValueError("no state of a Mersenne Twister")
+    rng.set_state(state)
 
 
 def _hash_of_file(path):

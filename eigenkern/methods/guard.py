@@ -228,6 +228,6 @@ class Guarded(Saved):
 
     def load(self, saved):
         """Resume from what `save` of another iterator on the same problem returned."""
-        super().load({name: saved[name] for name in self._saved})
+        super().load(saved)
         self._restore(self._begin)
         self._load_rest(saved["rest"])

@@ -40,10 +40,13 @@ class Saved:
 
     _saved: tuple[str, ...] | None = None
 
+    def _names(self):
+        return vars(self) if self._saved is None else self._saved
+
     def save(self):
         """Return the attributes, for `load`; lists are copied."""
         saved = {}
-        for name in vars(self) if self._saved is None else self._saved:
+        for name in self._names():
             value = getattr(self, name)
             if isinstance(value, Saved):
                 value = value.save()
@@ -52,7 +55,8 @@ class Saved:
 
     def load(self, saved):
         """Take the attributes of another object for the same problem."""
-        for name, value in saved.items():
+        for name in list(self._names()):
+            value = saved[name]
             part = getattr(self, name)
             if isinstance(part, Saved):
                 part.load(value)

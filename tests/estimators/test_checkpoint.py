@@ -9,6 +9,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import joblib
 import numpy as np
 import pytest
 import scipy.sparse
@@ -622,6 +623,108 @@ def test_a_damaged_checkpoint_is_refused(name, damage, fitted):
     assert_refused(model, X, y, folder, f"is damaged: {name}")
 
 
+def forged(folder, change):
+    """Change the manifest of a checkpoint, and make its checksum right."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["checksum"]
+    change(manifest)
+    content = checkpoint._json(manifest)
+    checksum = joblib.hash(checkpoint._json(json.loads(content)))
+    path.write_text(json.dumps(json.loads(content) | {"checksum": checksum}))
+
+
+def inside(*names, **values):
+    """Return a function that changes an entry of an entry."""
+
+    def change(manifest):
+        entry = manifest
+        for name in names:
+            entry = entry[name]
+        entry.update(values)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        inside("rng", "state", pos=10**9),
+        inside("rng", "state", pos=-1),
+        inside("rng", "state", key=[1, 2, 3]),
+        inside("rng", state=None),
+        inside("state", file="../state-3.npz"),
+        inside("state", file="/etc/passwd"),
+        inside("state", file="manifest.json"),
+        inside("state", file=3),
+        inside("state", tree=[]),
+        inside("state", tree={"rule": {"class": "Popen", "of": {}}}),
+        inside("state", tree={"rule": {"array": "host99"}}),
+        inside("state", "tree", rng=None),
+        inside("state", "tree", rule={}),
+        inside(chosen=3),
+        inside(data=None),
+        inside(state="over"),
+        lambda manifest: manifest.pop("parameters"),
+        lambda manifest: manifest["state"].pop("checksum"),
+        lambda manifest: manifest["state"].pop("over"),
+    ],
+)
+def test_a_forged_checkpoint_is_refused(change, fitted):
+    """A right checksum makes no right content; nothing outside the folder is read."""
+    model, X, y, folder = fitted
+    forged(folder, change)
+    assert_refused(
+        model, X, y, folder, "is damaged: manifest.json"
+    )
+
+
+def test_compressed_arrays_are_not_expanded(fitted):
+    model, X, y, folder = fitted
+    with np.load(folder / "state-3.npz") as arrays:
+        np.savez_compressed(folder / "state-3.npz", **dict(arrays))
+    checksum = checkpoint._hash_of_file(folder / "state-3.npz")
+    forged(folder, inside("state", checksum=checksum))
+    assert_refused(model, X, y, folder, "is damaged: state-3.npz")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+@pytest.mark.parametrize("name", ["manifest.json", "state-3.npz"])
+def test_pipes_and_devices_are_not_read(name, fitted):
+    model, X, y, folder = fitted
+    (folder / name).unlink()
+    (folder / name).symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match=f"is damaged: {name}"):
+        model.fit(X, y, checkpoint=folder, resume=True)
+
+
+def test_a_state_without_manifest_is_removed(data, tmp_path, monkeypatch):
+    """It may be what filled the disk."""
+    X, y, _ = data
+    write, n_written = Keeper._write_manifest, []
+
+    def written(self, state):
+        n_written.append(state)
+        if len(n_written) == 3:
+            full_disk()
+        write(self, state)
+
+    found = []
+    save = np.savez
+
+    def saved(*args, **arrays):
+        found.append(sorted(path.name for path in tmp_path.glob("state-?.npz")))
+        save(*args, **arrays)
+
+    monkeypatch.setattr(Keeper, "_write_manifest", written)
+    monkeypatch.setattr("numpy.savez", saved)
+    model = EigenProRegressor(**MACHINE, max_iter=4, random_state=0)
+    with pytest.warns(RuntimeWarning, match="No space left"):
+        model.fit(X, y, checkpoint=every_epoch(tmp_path))
+    assert found == [[], ["state-1.npz"], ["state-1.npz"], ["state-3.npz"]]
+    assert sorted(contents(tmp_path)) == ["manifest.json", "state-4.npz"]
+
+
 def test_objects_are_not_read(fitted):
     model, X, y, folder = fitted
     keeper = checkpoint.open_keeper(folder, True, model, model_data(model, X, y))
@@ -900,6 +1003,7 @@ def test_an_interrupt_while_a_checkpoint_is_written(
 # Files survive a killed process whether or not they have reached the disk.
 KILLING = """
 import os, random, signal, sys, warnings
+import joblib
 import numpy as np
 from eigenkern import Checkpoint, EigenProRegressor
 from eigenkern.plan import sizes
