@@ -45,6 +45,18 @@ BAD_PARAMETERS = [
         "bandwidth must be .* 'median', 'scale' or 'auto'; got 'mean'",
     ),
     ({"bandwidth": True}, "bandwidth must be .*; got True"),
+    (
+        {"kernel": Gaussian(2.0), "bandwidth": 3.0},
+        r"bandwidth must be left at its default with kernel=Gaussian\(.*; got 3.0",
+    ),
+    (
+        {"kernel": Gaussian(2.0), "bandwidth": "scale"},
+        "bandwidth must be left .* search over kernel__bandwidth; got 'scale'",
+    ),
+    (
+        {"centers": "kmeans"},
+        "n_centers must be given with centers='kmeans': .* got None",
+    ),
     ({"bandwidth": None}, "bandwidth must be .*; got None"),
     ({"alpha": -0.1}, "alpha must be 'auto' or a number >= 0; got -0.1"),
     ({"alpha": np.inf}, "alpha must be 'auto' or a number >= 0; got inf"),

@@ -1,6 +1,9 @@
 """The gallery: every example is found, checks its claim, and runs alone."""
 
+import ast
 import re
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -64,3 +67,21 @@ def test_a_notebook_runs_in_an_empty_folder(tmp_path, monkeypatch):
     exec("\n".join("".join(cell["source"]) for cell in cells), {})
     pyplot.close("all")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_extra_docs_has_what_examples_import():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    installed = [*project["dependencies"], *extras["docs"]]
+    known = {re.match(r"[\w-]+", text)[0] for text in installed}
+    known |= {"eigenkern", "sklearn", *sys.stdlib_module_names}
+    for file in EXAMPLES:
+        code = file.read_text(encoding="utf-8")
+        used = {
+            (getattr(node, "module", None) or node.names[0].name).partition(".")[0]
+            for node in ast.walk(ast.parse(code))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+        }
+        if "as_frame=True" in code:
+            used.add("pandas")
+        assert used <= known, file.name

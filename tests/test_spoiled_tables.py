@@ -5,11 +5,13 @@ import warnings
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from sklearn.base import clone, is_classifier
 from sklearn.linear_model import RidgeCV
 from sklearn.metrics import log_loss
 
 import eigenkern
 from eigenkern import (
+    DSGRegressor,
     EigenProClassifier,
     EigenProRegressor,
     FalkonLikeClassifier,
@@ -18,6 +20,7 @@ from eigenkern import (
     NystromClassifier,
     NystromRegressor,
     NytroRegressor,
+    RFMRegressor,
 )
 
 FAMILIES = "EigenPro", "LinearEigenPro", "Nystrom", "Nytro", "FalkonLike", "RFM"
@@ -229,3 +232,36 @@ def test_a_table_of_classes_copied_five_times():
     one = EigenProClassifier(random_state=0).fit(X, y).predict_proba(X)
     five = EigenProClassifier(random_state=0).fit(np.tile(X, (5, 1)), np.tile(y, 5))
     assert_allclose(five.predict_proba(X), one, atol=1e-6)
+
+
+# Weights
+
+
+@pytest.mark.parametrize("unit", [1e-310, 1e-200, 1e200, 1e306])
+@pytest.mark.parametrize(
+    "model",
+    [
+        EigenProRegressor(),
+        EigenProRegressor(algorithm="eigenpro2", max_iter=2),
+        EigenProRegressor(n_centers=20, max_iter=2, algorithm="eigenpro4"),
+        LinearEigenProRegressor(),
+        NystromRegressor(),
+        NytroRegressor(),
+        FalkonLikeRegressor(),
+        DSGRegressor(max_iter=2),
+        RFMRegressor(max_rounds=1),
+        EigenProClassifier(),
+        NystromClassifier(loss="log_loss"),
+    ],
+    ids=repr,
+)
+def test_only_ratios_of_weights_matter(model, unit, rng):
+    X = rng.standard_normal((90, 3))
+    y = X[:, 0] + np.sin(X[:, 1])
+    y = (y > 0).astype(int) if is_classifier(model) else 1e5 * y
+    weights = rng.integers(1, 4, 90).astype(float)
+    model = clone(model).set_params(random_state=0)
+    expected = model.fit(X, y, weights).predict(X)
+    found = model.fit(X, y, weights * unit).predict(X)
+    # Below 1e-308 weights have few digits.
+    assert_allclose(found, expected, rtol=1e-6, atol=1e-3 * abs(expected).max())

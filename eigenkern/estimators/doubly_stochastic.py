@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import is_regressor
+from sklearn.utils.validation import check_is_fitted
 
 from ..arrays.array import ArrayLike, RandomState, location_of, move, slices, to_numpy
 from ..arrays.devices import compute_device
@@ -29,6 +30,8 @@ from ..fitting.validation import (
     check_choice,
     check_kernel_parameters,
     check_number,
+    check_weights,
+    on_host,
     on_its_device,
     warn_user,
 )
@@ -424,7 +427,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     validation_scores_ : list of float or None
         R^2 on the held-out rows after each epoch; None without early stopping. For
         "pinball" D^2: the fraction by which the loss is below that of the constant
-        quantile, averaged over the quantiles; `score` is still R^2, for one quantile.
+        quantile, averaged over the quantiles. `score` is R^2 for one quantile.
     feature_mean_ : array of shape (n_outputs,)
         Mean of the sum over blocks; the steps exclude it.
     block_sums_ : array of shape (n_blocks, n_outputs)
@@ -637,6 +640,29 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         if np.ndim(self._fitted_quantile) == 1:
             return without_crossing(F, self._fitted_quantile)
         return F[:, 0] if self._one_dimensional else F
+
+    def score(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> float:
+        """Return R^2, or for several quantiles the mean D^2 of the pinball loss.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+        y : array of shape (n_samples,) or (n_samples, n_outputs)
+        sample_weight : array of shape (n_samples,), default=None
+
+        Returns
+        -------
+        score : float
+            1 is best. D^2 is 0 if quantiles of y, without X, are as good.
+        """
+        check_is_fitted(self)
+        if np.ndim(self._fitted_quantile) != 1:
+            return super().score(X, y, sample_weight)
+        F = to_numpy(self.predict(X))
+        weights = check_weights(sample_weight, len(F))
+        return mean_d2(on_host(y), F, self._fitted_quantile, weights)
 
 
 class DSGClassifier(ClassificationTargets, _DoublyStochastic):

@@ -164,6 +164,11 @@ class _EigenPro(Streaming, Model):
                     f"algorithm={self.algorithm!r}, where every training row is a "
                     "center; choose 'eigenpro3' or 'eigenpro4' for fewer centers"
                 )
+            if self.centers != "uniform":
+                raise ValueError(
+                    f"n_centers must be given with centers={self.centers!r}: without "
+                    "it every training row is a center; got None"
+                )
         elif is_precomputed(self):
             raise ValueError(
                 "kernel='precomputed' must go with n_centers=None and algorithm='auto',"

@@ -243,6 +243,8 @@ class OnRows(Basis):
             kernel=model.kernel,
             bandwidth=model.bandwidth,
             alpha=fixed_penalty(model),
+            # Direct solutions are in double precision where that matters.
+            bandwidth_dtype=np.dtype(float) if self._plan.method == "direct" else None,
             device=model.device,
         )
         if data.indefinite and self._plan.fits:

@@ -472,6 +472,12 @@ class _RecursiveFeatureMachine(
                 f"estimator must be {kind} on kernels of eigenkern, such as "
                 f"{self._default.__name__}(); got {estimator!r}"
             )
+        if np.ndim(getattr(estimator, "quantile", 0.5)) == 1:
+            raise ValueError(
+                "estimator must predict one quantile, because one column per target "
+                f"judges metrics; got quantile={estimator.quantile!r}: fit one "
+                f"{type(self).__name__} for each"
+            )
         kernel = estimator.kernel
         if is_precomputed(estimator) or not isinstance(kernel, str | Kernel):
             raise ValueError(

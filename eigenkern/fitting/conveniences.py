@@ -2,39 +2,43 @@
 
 import inspect
 from dataclasses import replace
+from functools import wraps
 from numbers import Real
 
 from ..kernels import Kernel
 
 
-class _SignatureOfInit:
-    """The signature of a class: that of ``__init__``, also where Python has another."""
-
-    def __get__(self, instance, cls):
-        signature = inspect.signature(cls.__init__)
-        return signature.replace(parameters=list(signature.parameters.values())[1:])
-
-
 class HelpsUsersOfSVC:
-    """An estimator whose constructor says what to pass instead of `gamma` and `C`.
+    """An estimator that says what to pass instead of `gamma` and `C`.
 
     Its ``_alpha_of_C`` is the alpha that equals C in SVC's objective
     1/2 |f|^2 + C sum_i loss_i.
     """
 
-    # Some versions of Python (3.11.2) would take that of ``__new__``.
-    __signature__ = _SignatureOfInit()
+    def __init_subclass__(cls, **options):
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            cls.__init__ = _with_answers(cls.__init__)
 
-    def __new__(cls, *args, **parameters):
-        # Not in __init__: scikit-learn reads the parameters from its signature.
-        unknown = {"gamma", "C"} & parameters.keys()
-        if unknown:  # saves inspecting the signature
-            known = inspect.signature(cls.__init__).parameters
-            unknown -= known.keys()
-            if "bandwidth" in known and unknown:
-                name = "gamma" if "gamma" in unknown else "C"
-                raise TypeError(_answer(cls, name, parameters, "alpha" in known))
-        return super().__new__(cls)
+
+def _with_answers(init):
+    """Return a constructor that answers `gamma` and `C`, with the same signature."""
+    known = inspect.signature(init).parameters.keys()
+
+    @wraps(init)
+    def __init__(self, *args, **parameters):
+        answer_users_of_svc(type(self), known, parameters, TypeError)
+        init(self, *args, **parameters)
+
+    return __init__
+
+
+def answer_users_of_svc(cls, known, parameters, error):
+    """Raise an error that says what to pass if parameters are those of SVC alone."""
+    unknown = {"gamma", "C"} & parameters.keys() - set(known)
+    if unknown and "bandwidth" in known:
+        name = "gamma" if "gamma" in unknown else "C"
+        raise error(_answer(cls, name, parameters, "alpha" in known))
 
 
 def _answer(cls, name, parameters, has_alpha):
@@ -75,6 +79,8 @@ def set_with_kernel(estimator, set_params, params):
     Kernels never change, as several estimators may share one. `set_params` is
     scikit-learn's method, which sets the other parameters.
     """
+    known = estimator.get_params(deep=False)
+    answer_users_of_svc(type(estimator), known, params, ValueError)
     names = [name for name in params if name.startswith(_PREFIX)]
     kernel = params.get("kernel", getattr(estimator, "kernel", None))
     # A user's own kernel function may set its parameters itself.

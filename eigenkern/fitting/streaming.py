@@ -492,6 +492,10 @@ def are_unlike(values, weights):
     return bool((difference > _UNLIKE * np.maximum(sum(variances), 1e-12) ** 0.5).any())
 
 
+# What no piece of a stream is.
+_END = object()
+
+
 class Stream:
     """Passes over pieces of data of any size, as batches of one size.
 
@@ -521,7 +525,7 @@ class Stream:
     def head(self, n_rows):
         """Return the first pieces, unchanged, with at least `n_rows` rows in all."""
         pieces, n = [], 0
-        while n < n_rows and (piece := next(self._iterator, None)) is not None:
+        while n < n_rows and (piece := next(self._iterator, _END)) is not _END:
             pieces.append(piece)
             n += _n_rows(piece)
         if not pieces:
@@ -551,7 +555,7 @@ class Stream:
     def _fill(self, size):
         """Read until there are `size` rows, or the pass ends; return their number."""
         n = 0 if self._rest is None else self._rest[0].shape[0]
-        while n < size and (piece := next(self._iterator, None)) is not None:
+        while n < size and (piece := next(self._iterator, _END)) is not _END:
             _n_rows(piece)
             arrays = self._encode(piece)
             if n > 0:

@@ -110,8 +110,15 @@ def warn_user(message, category=ConvergenceWarning):
 
 def check_kernel_parameters(estimator):
     """Raise a ValueError unless `kernel`, `bandwidth` and `cache_size` are valid."""
-    check_kernel(estimator.kernel)
-    check_bandwidth(estimator.bandwidth)
+    kernel, bandwidth = estimator.kernel, estimator.bandwidth
+    check_kernel(kernel)
+    check_bandwidth(bandwidth)
+    if not (isinstance(kernel, str) or bandwidth in ("auto", "median")):
+        raise ValueError(
+            f"bandwidth must be left at its default with kernel={kernel!r}, which has "
+            "its own: pass the kernel by name, or search over kernel__bandwidth; got "
+            f"{bandwidth!r}"
+        )
     if not is_auto(estimator.cache_size):
         check_number("cache_size", estimator.cache_size, 0)
 
@@ -258,7 +265,10 @@ def check_weights(sample_weight, n, name="sample_weight"):
         raise ValueError(
             f"{name} must have a positive weight; got zero for every sample"
         )
-    return weights
+    # Only their ratios matter: sums of extreme ones, and products with y, stay finite.
+    largest = weights.max()
+    exponent = int(largest < 1e-100) - int(largest > 1e100)
+    return np.ldexp(weights, 600 * exponent) if exponent else weights
 
 
 def total_weights(sample_weight, of_class, labels, name="sample_weight"):

@@ -18,16 +18,16 @@ _FACTORS = 2.0 ** np.arange(-2, 5)
 _MOST_ROWS, _LEAST_ROWS = 300, 20
 
 
-def auto_bandwidth(kernel, X, targets, weights, rng, alpha=None):
+def auto_bandwidth(kernel, X, targets, weights, rng, alpha=None, dtype=None):
     """Return the bandwidth with the best leave-one-out error on a subsample.
 
-    The exact leave-one-out errors of kernel ridge regression, each with the best of all
-    penalties, or all with alpha, are computed for a geometric grid around
-    `kernel.bandwidth`. Of the
-    bandwidths whose error exceeds the smallest by no more than a standard error of the
-    difference, the one nearest to `kernel.bandwidth` is chosen. Equal rows are left out
-    together, as one row with the mean of their targets: otherwise a copy would reveal
-    the target to a narrow kernel.
+    The exact leave-one-out errors of kernel ridge regression are computed for a
+    geometric grid around `kernel.bandwidth`, each with the best of all penalties that
+    epochs in `dtype` (None: that of X) resolve, or all with alpha. Of the bandwidths
+    whose error exceeds the smallest by no more than a standard error of the difference,
+    the one nearest to `kernel.bandwidth` is chosen. Equal rows are left out together,
+    as one row with the mean of their targets: otherwise a copy would reveal the target
+    to a narrow kernel.
 
     The targets, (n, l), are on the host, the weights positive or None. The bandwidth is
     that of the kernel if there are fewer than 20 distinct rows or no error is finite.
@@ -37,7 +37,8 @@ def auto_bandwidth(kernel, X, targets, weights, rng, alpha=None):
         return kernel.bandwidth
     bandwidths = kernel.bandwidth * _FACTORS
     kernels = (replace(kernel, bandwidth=float(s)) for s in bandwidths)
-    errors = np.stack([_errors(k, X, Y, w, alpha) for k in kernels])
+    X, single = X.astype(np.float64), (dtype or X.dtype).itemsize < 8
+    errors = np.stack([_errors(k, X, Y, w, alpha, single) for k in kernels])
     means = errors.mean(axis=1)
     usable = np.isfinite(means)
     if not usable.any():
@@ -79,9 +80,9 @@ def _subsample(X, targets, weights, rng):
     return to_numpy(X)[first], Y, w / w.mean()
 
 
-def _errors(kernel, X, Y, w, alpha):
+def _errors(kernel, X, Y, w, alpha, single):
     """Return the left-out error of every row, shape (m,), infinite if there is none."""
     try:
-        return least_errors(kernel(X).astype(np.float64), Y, w, alpha)
+        return least_errors(kernel(X), Y, w, alpha, single)
     except ValueError:  # the bandwidth is too narrow for this size and data type
         return np.full(len(w), np.inf)

@@ -289,8 +289,9 @@ class LeastSquares(Problem):
             weights = None if data.weights is None else data.weights[train]
             targets, weights = merged(first, which, data.targets[train], weights)
             X = take(X, first)
+        options = {"alpha": alpha, "dtype": np.dtype(np.float64)}
         return make_kernel(
-            kernel, bandwidth, X, self.rng, targets, weights, data, alpha
+            kernel, bandwidth, X, self.rng, targets, weights, data, **options
         )
 
     def _rows(self, X, targets, weights, index):

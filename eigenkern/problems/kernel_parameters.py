@@ -126,7 +126,15 @@ def _median_distance(X, rng, metric):
 
 
 def make_kernel(
-    kernel, bandwidth, X, rng, targets=None, weights=None, data=None, alpha=None
+    kernel,
+    bandwidth,
+    X,
+    rng,
+    targets=None,
+    weights=None,
+    data=None,
+    alpha=None,
+    dtype=None,
 ):
     """Return the kernel object that the parameters of an estimator mean.
 
@@ -147,12 +155,14 @@ def make_kernel(
         "scale" is measured on all its rows with positive weight. None: on X.
     alpha : float, default=None
         The penalty for which "auto" chooses. None: the best one.
+    dtype : numpy.dtype, default=None
+        The precision for which "auto" chooses. None: that of X, in epochs.
 
     Returns
     -------
     Kernel
     """
-    made = _made(kernel, bandwidth, X, rng, targets, weights, data, alpha)
+    made = _made(kernel, bandwidth, X, rng, targets, weights, data, alpha, dtype)
     if isinstance(made, Polynomial):
         _check_powers(made, X)
     return made
@@ -179,7 +189,7 @@ def named_kernel(kernel):
     return _BY_NAME[kernel] if isinstance(kernel, str) else CallableKernel(kernel)
 
 
-def _made(kernel, bandwidth, X, rng, targets, weights, data, alpha):
+def _made(kernel, bandwidth, X, rng, targets, weights, data, alpha, dtype):
     made = named_kernel(kernel)
     if isinstance(made, Linear):
         check_largest(X, namespace(X), X.dtype)
@@ -209,5 +219,5 @@ def _made(kernel, bandwidth, X, rng, targets, weights, data, alpha):
     made = replace(made, bandwidth=median)
     if bandwidth == "median":
         return made
-    chosen = auto_bandwidth(made, X, targets, weights, rng, alpha)
+    chosen = auto_bandwidth(made, X, targets, weights, rng, alpha, dtype)
     return replace(made, bandwidth=chosen)

@@ -39,6 +39,8 @@ class KernelProblem(Problem):
         Rows to predict.
     kernel, bandwidth, device
         Parameters of the estimator.
+    alpha, bandwidth_dtype
+        The penalty and the precision for which bandwidth="auto" chooses: `make_kernel`.
 
     Attributes
     ----------
@@ -60,7 +62,17 @@ class KernelProblem(Problem):
     #: Eigenvectors that are kept of an indefinite kernel, and W^1/2; or None.
     _kept = None
 
-    def __init__(self, merged, held_out, *, kernel, bandwidth, device, alpha=None):
+    def __init__(
+        self,
+        merged,
+        held_out,
+        *,
+        kernel,
+        bandwidth,
+        device,
+        alpha=None,
+        bandwidth_dtype=None,
+    ):
         data, train = merged.data, merged.rows
         super().__init__(device, data.X)
         self._merged, self._held_out, self._device = merged, held_out, device
@@ -76,8 +88,9 @@ class KernelProblem(Problem):
                 self.validation = GivenMatrix(self.to_compute(K))
         else:
             rows, Y = take(data.X, train), data.targets[train]
+            options = {"alpha": alpha, "dtype": bandwidth_dtype}
             self.kernel = make_kernel(
-                kernel, bandwidth, rows, self.rng, Y, w, data, alpha
+                kernel, bandwidth, rows, self.rng, Y, w, data, **options
             )
             self.operator = kernel_operator(self.kernel, rows, self.devices)
             if held_out is not None:

@@ -674,9 +674,7 @@ def test_a_forged_checkpoint_is_refused(change, fitted):
     """A right checksum makes no right content; nothing outside the folder is read."""
     model, X, y, folder = fitted
     forged(folder, change)
-    assert_refused(
-        model, X, y, folder, "is damaged: manifest.json"
-    )
+    assert_refused(model, X, y, folder, "is damaged: manifest.json")
 
 
 def test_compressed_arrays_are_not_expanded(fitted):

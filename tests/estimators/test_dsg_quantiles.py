@@ -13,6 +13,7 @@ from sklearn.callback import ScoringMonitor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import QuantileRegressor
 from sklearn.metrics import d2_pinball_score, mean_pinball_loss
+from sklearn.model_selection import cross_val_score
 
 from eigenkern import DSGRegressor
 from eigenkern.arrays.array import to_numpy
@@ -320,5 +321,15 @@ def test_several_quantiles_need_one_dimensional_targets(regression):
     for Y in (y[:, None], np.column_stack([y, y])):
         with pytest.raises(ValueError, match="y must be one-dimensional where quant"):
             model.fit(X, Y)
-    with pytest.raises(ValueError, match="number of output"):
-        model.fit(X, y).score(X, y)
+
+
+def test_the_score_of_several_quantiles_is_the_mean_of_theirs(regression, rng):
+    X, y, *_ = regression
+    model, weights = made(quantile=QUANTILES).fit(X, y), rng.uniform(size=len(y))
+    expected = [
+        d2_pinball_score(y, column, sample_weight=weights, alpha=q)
+        for q, column in zip(QUANTILES, model.predict(X).T, strict=True)
+    ]
+    found = model.score(X, y, sample_weight=weights)
+    assert found == pytest.approx(np.mean(expected), rel=1e-12)
+    assert np.isfinite(cross_val_score(model, X, y, cv=2)).all()

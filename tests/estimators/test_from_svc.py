@@ -1,12 +1,14 @@
 """What users of SVC pass: gamma="scale", gamma and C."""
 
 import copy
+import inspect
 import pickle
 
 import numpy as np
 import pytest
 from sklearn import config_context
 from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
 from sklearn.svm import SVC
 
 import eigenkern
@@ -166,3 +168,23 @@ def test_a_subclass_may_have_a_parameter_of_the_name():
             self.gamma = gamma
 
     assert WithGamma(gamma=3.0).gamma == 3.0
+
+
+@pytest.mark.parametrize("name", sorted(eigenkern.__all__))
+def test_signatures_are_those_of_the_constructors(name):
+    cls = getattr(eigenkern, name)
+    if isinstance(cls, type) and hasattr(cls, "get_params"):
+        parameters = inspect.signature(cls).parameters
+        assert sorted(parameters) == sorted(cls().get_params(deep=False))
+        assert list(parameters) == list(inspect.signature(cls.__init__).parameters)[1:]
+
+
+@with_bandwidth
+def test_set_params_and_grids_answer_too(cls):
+    with pytest.raises(ValueError, match=r"no parameter 'gamma': .* = 2\.236"):
+        cls().set_params(gamma=0.1)
+    grid = GridSearchCV(cls(), {"gamma": [0.1, 1.0]}, scoring=lambda *_: 0.0)
+    with pytest.raises(ValueError, match="no parameter 'gamma'"):
+        grid.fit(np.ones((20, 2)), np.arange(20) % 2)
+    with pytest.raises(ValueError, match="Invalid parameter 'gama'"):
+        cls().set_params(gama=0.1)

@@ -614,6 +614,8 @@ def test_exact_projections_need_memory(p, data, monkeypatch):
     "batches, message",
     [
         ([], "batches must yield pieces"),
+        ([None], "got NoneType"),
+        ([(np.ones((9, 4)), np.arange(9)), None], "got NoneType"),
         (3, "batches must be an iterable of pieces"),
         (
             [np.zeros((5, 4))],

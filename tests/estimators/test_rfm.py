@@ -21,6 +21,7 @@ from sklearn.preprocessing import StandardScaler
 
 from eigenkern import (
     DSGClassifier,
+    DSGRegressor,
     EigenProClassifier,
     EigenProRegressor,
     FalkonLikeRegressor,
@@ -642,6 +643,10 @@ BAD = [
     ({"estimator": LinearEigenProRegressor()}, "estimator must be a regressor.*Linear"),
     ({"estimator": RFMRegressor()}, "estimator must be a regressor.*got RFMRegressor"),
     ({"estimator": "eigenpro"}, "estimator must be a regressor.*got 'eigenpro'"),
+    (
+        {"estimator": DSGRegressor(loss="pinball", quantile=[0.1, 0.9])},
+        r"estimator must predict one quantile, .*got quantile=\[0.1, 0.9\]: fit one",
+    ),
     (
         {"estimator": EigenProRegressor("precomputed")},
         "estimator must have a kernel by name.*got kernel='precomputed'",

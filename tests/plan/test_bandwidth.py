@@ -242,3 +242,22 @@ def test_array_libraries_choose_the_same(waves, other_xp):
     expected = auto_bandwidth(Gaussian(3.0), X, Y, None, seed())
     found = auto_bandwidth(Gaussian(3.0), other_xp.asarray(X), Y, None, seed())
     assert expected == found < 3.0
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "matern52", "cauchy"])
+def test_epochs_in_single_precision_get_no_long_bandwidth(kernel, rng):
+    """They would resolve nothing: K is nearly constant, and float32 has 7 digits."""
+    X = rng.standard_normal((2500, 3))
+    y = np.sin(X[:, 0]) + X[:, 1] * X[:, 2]
+    X, T, y, t = X[:2000], X[2000:], y[:2000], y[2000:]
+    options = {"algorithm": "eigenpro2", "random_state": 0, "max_iter": 10}
+    scores = [
+        EigenProRegressor(kernel, bandwidth=bandwidth, **options)
+        .fit(X.astype("float32"), y)
+        .score(T.astype("float32"), t)
+        for bandwidth in ("median", "auto")
+    ]
+    assert 1 - scores[1] < 1.3 * (1 - scores[0])
+    solved = EigenProRegressor(kernel, random_state=0)
+    bandwidths = [solved.fit(A, y).bandwidth_ for A in (X, X.astype("float32"))]
+    assert bandwidths[0] == pytest.approx(bandwidths[1], rel=1e-5)
