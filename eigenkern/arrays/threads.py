@@ -12,11 +12,13 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from functools import cache, wraps
 from pathlib import Path
+from typing import Any, TypeVar
 
 import joblib
 import numpy as np
@@ -36,6 +38,9 @@ _N_READINGS = 3
 _CALLER_BYTES, _HELPER_BYTES = 80e6, 210e6
 # Share of the free address space that other workers may take.
 _HELPERS_SHARE = 0.25
+
+
+_T = TypeVar("_T")
 
 
 class _SingleThreadedBlas:
@@ -183,10 +188,10 @@ def restores_blas(function):
     return run
 
 
-class cached_property(functools.cached_property):
+class cached_property(functools.cached_property[_T]):
     """One without the lock of Python 3.11, which a forked process may find taken."""
 
-    def __init__(self, function):
+    def __init__(self, function: Callable[[Any], _T]) -> None:
         super().__init__(function)
         self.lock = nullcontext()
 
