@@ -1,5 +1,6 @@
 """Recursive feature machines: kernel machines that learn their metric, in rounds."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
@@ -136,6 +137,8 @@ class MetricProblem:
         To clone and fit.
     data : Data
         The estimator is fitted to its labels.
+    of_class : ndarray of shape (n_classes,) or None
+        Weights that the estimator and the weights of `data` have.
 
     Attributes
     ----------
@@ -145,8 +148,8 @@ class MetricProblem:
         Kinds of metric to learn, in turn; none if no rows tell which is better.
     """
 
-    def __init__(self, model, estimator, data):
-        self._estimator = estimator
+    def __init__(self, model, estimator, data, of_class):
+        self._estimator, self._of_class = estimator, of_class
         labels = data.groups is not None
         self._error_of = _brier_score_of_best_scale if labels else _squared_error
         if not data.constant:
@@ -200,7 +203,11 @@ class MetricProblem:
             median = make_kernel(name, "median", X, rng).bandwidth
             model.set_params(kernel=name, bandwidth=width * median)
         model._tells_outcome = False  # the last fit speaks for all
-        model.fit(X, data.labels, data.weights)
+        weights = data.weights
+        if self._of_class is not None:  # probabilities don't respect those of classes
+            own = self._of_class[data.groups]
+            weights = np.where(own > 0, weights / np.where(own > 0, own, 1.0), 0.0)
+        model.fit(X, data.labels, weights)
         del model._tells_outcome
         return model
 
@@ -565,7 +572,11 @@ class _RecursiveFeatureMachine(
         estimator = clone(self._inner())
         if getattr(estimator, "random_state", 0) is None:
             estimator.set_params(random_state=data.rng.randint(2**31 - 1))
-        problem = MetricProblem(self, estimator, data)
+        of_class = self._weights_of_classes(data.groups)
+        if of_class is not None:
+            by_class = dict(zip(self.classes_.tolist(), of_class.tolist(), strict=True))
+            estimator.set_params(class_weight=by_class)
+        problem = MetricProblem(self, estimator, data, of_class)
         solver = learned_metrics(problem, problem.plan.n_rounds)
         return problem, solver, {}, RoundRule(problem, self._n_iterations, self._tell)
 
@@ -783,6 +794,8 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         Fraction of these rows to hold out, the same from every class. The model is
         refitted to all rows, so the default is more than the 0.1 of
         `EigenProClassifier`, which is not.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes, multiplied by `sample_weight`.
     random_state : int, RandomState instance or None, default=None
         Controls what is drawn at random: rows to learn on, and to hold out; the seed of
         an estimator without one. Pass an int for reproducible results.
@@ -862,8 +875,32 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     [0, 1, 2]
     """
 
-    class_weight = None
     _default = EigenProClassifier
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        metric: str = "auto",
+        max_rounds: int = 5,
+        max_gradient_rows: int = 4000,
+        max_metric_rows: int = 10_000,
+        validation_fraction: float = 0.2,
+        class_weight: Mapping[Any, float] | str | None = None,
+        random_state: RandomState = None,
+        verbose: int | bool = 0,
+    ) -> None:
+        super().__init__(
+            estimator,
+            metric=metric,
+            max_rounds=max_rounds,
+            max_gradient_rows=max_gradient_rows,
+            max_metric_rows=max_metric_rows,
+            validation_fraction=validation_fraction,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.class_weight = class_weight
 
     def _prepare(self, data):
         return super()._prepare(replace(data, labels=self.classes_[data.labels]))

@@ -796,3 +796,22 @@ def test_other_libraries_agree_with_numpy(metric, other_xp, two_of_ten):
         assert_allclose(to_numpy(found), values, rtol=1e-6, atol=1e-7)
     scores = expected.validation_scores_["score"]
     assert_allclose(model.validation_scores_["score"], scores, rtol=1e-6)
+
+
+@pytest.mark.parametrize("weights", ["balanced", {"rare": 5.0}])
+def test_weights_of_classes_are_those_of_the_estimator(weights, rng):
+    X = rng.standard_normal((400, 4))
+    y = np.where(X[:, 0] + 0.8 * rng.standard_normal(400) > 1.2, "rare", "usual")
+    plain = RFMClassifier(random_state=0).fit(X, y)
+    model = clone(plain).set_params(class_weight=weights).fit(X, y)
+    counts = {"rare": (y == "rare").sum(), "usual": (y == "usual").sum()}
+    expected = {"rare": 5.0, "usual": 1.0}
+    if weights == "balanced":
+        expected = {label: 200 / n for label, n in counts.items()}
+    assert model.estimator_.class_weight == pytest.approx(expected)
+    # The decision moves, the probabilities hardly.
+    assert (model.predict(X) == "rare").sum() > 1.3 * (plain.predict(X) == "rare").sum()
+    P, Q = (one.predict_proba(X)[:, 0].mean() for one in (plain, model))
+    assert abs(P - Q) < 0.03
+    with pytest.raises(ValueError, match="class_weight must give finite"):
+        clone(plain).set_params(class_weight={"rare": -1.0}).fit(X, y)
