@@ -1,0 +1,175 @@
+"""Interrupts, signal handlers and forks at random moments: what they leave behind.
+
+``python benchmarks/faults.py [--times 1] [--write]`` counts, for each part, how often
+it was tried and how often something was lost:
+
+interrupts  SIGINT during a prediction or a fit: afterwards BLAS has its threads again,
+            and the model predicts as before.
+handlers    a handler that predicts, called during fits and predictions: it returns, and
+            predicts the same.
+forks       a process forks while another of its threads fits: the child predicts and
+            fits, in less than 20 seconds.
+
+Some two minutes; with ``--times 30`` an hour.
+"""
+
+import argparse
+import os
+import platform
+import signal
+import threading
+import time
+import warnings
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+from kernel_product import processor
+from threadpoolctl import threadpool_info
+
+from eigenkern import (
+    EigenProRegressor,
+    FalkonLikeRegressor,
+    LinearEigenProRegressor,
+    NystromRegressor,
+)
+
+RESULTS = Path(__file__).parent / "results"
+SECONDS_OF_CHILD = 20.0
+
+
+def data(n):
+    X = np.random.default_rng(0).standard_normal((n, 5))
+    return X, X[:, 0] + np.sin(X[:, 1])
+
+
+def blas_threads():
+    return [
+        one["num_threads"] for one in threadpool_info() if "blas" in one["user_api"]
+    ]
+
+
+def interrupts(times):
+    """Return how many interrupts came while something ran, and how many lost what."""
+    X, y = data(300)
+    model = EigenProRegressor(random_state=0).fit(X, y)
+    other, usual, expected = EigenProRegressor(), blas_threads(), model.predict(X)
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    n_hit = n_lost = 0
+    rng = np.random.default_rng(1)
+    calls = [(lambda: model.predict(X[:50]), 2500)]
+    calls += [(lambda: other.fit(X[:120], y[:120]), 500)]
+    for call, n in calls:
+        call()
+        start = time.perf_counter()
+        for _ in range(20):
+            call()
+        longest = 1.2 * (time.perf_counter() - start) / 20
+        for _ in range(n * times):
+            try:
+                delay = max(rng.random() * longest, 1e-6)
+                signal.setitimer(signal.ITIMER_REAL, delay)
+                call()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                time.sleep(0)
+            except KeyboardInterrupt:
+                n_hit += 1
+                n_lost += blas_threads() != usual
+    n_lost += not np.array_equal(model.predict(X), expected)
+    return n_hit, n_lost
+
+
+def handlers(times):
+    """Return how often a handler predicted, and how often it was wrong."""
+    X, y = data(2500)
+    model = EigenProRegressor(random_state=0).fit(X[:500], y[:500])
+    other = NystromRegressor(n_centers=300, random_state=0)
+    epochs = EigenProRegressor(algorithm="eigenpro2", max_iter=1, random_state=0)
+    expected, counts, usual = model.predict(X[:400]), [0, 0], blas_threads()
+
+    def predict(*_):
+        counts[0] += 1
+        counts[1] += not np.array_equal(model.predict(X[:400]), expected)
+
+    signal.signal(signal.SIGALRM, predict)
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.004)
+    end = time.monotonic() + 20 * times
+    while time.monotonic() < end:
+        model.predict(X[:400])
+        other.fit(X[:1000], y[:1000])
+        epochs.fit(X, y)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return counts[0], counts[1] + (blas_threads() != usual)
+
+
+def forks(times):
+    """Return how many processes were forked, and how many hung or failed."""
+    X, y = data(1200)
+    models = [
+        EigenProRegressor(random_state=0),
+        NystromRegressor(n_centers=200, random_state=0),
+        EigenProRegressor(algorithm="eigenpro2", max_iter=2, random_state=0),
+        FalkonLikeRegressor(n_centers=200, random_state=0),
+        LinearEigenProRegressor(),
+    ]
+    fitted, over = EigenProRegressor(random_state=0).fit(X[:500], y[:500]), []
+
+    def fit_all():
+        while not over:
+            for model in models:
+                model.fit(X, y)
+
+    thread = threading.Thread(target=fit_all)
+    thread.start()
+    rng, n, n_lost = np.random.default_rng(2), 200 * times, 0
+    for k in range(n):
+        time.sleep(rng.random() * 0.05)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                fitted.predict(X[:300])
+                models[k % len(models)].fit(X[:300], y[:300])
+                status = 0
+            finally:
+                os._exit(status)
+        n_lost += not _ends_well(child)
+    over.append(True)
+    thread.join()
+    return n, n_lost
+
+
+def _ends_well(child):
+    end = time.monotonic() + SECONDS_OF_CHILD
+    while time.monotonic() < end:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status == 0
+        time.sleep(0.005)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return False
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--times", type=int, default=1, help="how many times as many")
+    parser.add_argument("--write", action="store_true", help="keep the results")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    lines = [
+        f"{date.today()}; {platform.machine()}, {processor()}, "
+        f"Python {platform.python_version()}",
+        f"{'':12}{'tried':>8}{'lost':>8}",
+    ]
+    print("\n".join(lines))
+    for part in (interrupts, handlers, forks):
+        n, n_lost = part(args.times)
+        lines.append(f"{part.__name__:12}{n:8}{n_lost:8}")
+        print(lines[-1], flush=True)
+    if args.write:
+        (RESULTS / "faults.txt").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
