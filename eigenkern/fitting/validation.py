@@ -21,6 +21,7 @@ from ..arrays import memory
 from ..arrays.array import detached, location_of, namespace, plain, to_numpy
 from ..arrays.devices import compute_devices, working_device
 from ..arrays.threads import restores_blas, single_threaded_blas
+from ..kernels import Kernel
 from ..plan.parameters import is_auto
 from ..problems.kernel_parameters import check_bandwidth, check_kernel
 from ..rows.input import by_chunks, check_not_half, computed, is_dask, lazy_rows, read
@@ -113,7 +114,7 @@ def check_kernel_parameters(estimator):
     kernel, bandwidth = estimator.kernel, estimator.bandwidth
     check_kernel(kernel)
     check_bandwidth(bandwidth)
-    if not (isinstance(kernel, str) or bandwidth in ("auto", "median")):
+    if isinstance(kernel, Kernel) and bandwidth not in ("auto", "median"):
         raise ValueError(
             f"bandwidth must be left at its default with kernel={kernel!r}, which has "
             "its own: pass the kernel by name, or search over kernel__bandwidth; got "

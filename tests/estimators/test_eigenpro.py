@@ -626,6 +626,7 @@ def test_the_cache_leaves_memory_to_the_tuning(
     model = EigenProRegressor(
         alpha=0.0,
         algorithm="eigenpro2",
+        bandwidth="median",
         early_stopping=early_stopping,
         max_iter=2,
         random_state=0,

@@ -72,8 +72,8 @@ def test_gradients_are_differences(model, regression):
 @models
 def test_gradients_of_float32_are_close(model, regression):
     X, y, X_test, _ = regression
-    if "bandwidth" in model.get_params():  # the same one
-        model = clone(model).set_params(bandwidth="median")
+    names = {"bandwidth", "estimator__bandwidth"} & model.get_params().keys()
+    model = clone(model).set_params(**dict.fromkeys(names, "median"))  # the same one
     expected = gradient(model.fit(X, y), X_test)
     X, X_test = X.astype(np.float32), X_test.astype(np.float32)
     G = gradient(model.fit(X, y), X_test)
