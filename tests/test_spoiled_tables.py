@@ -265,3 +265,12 @@ def test_only_ratios_of_weights_matter(model, unit, rng):
     found = model.fit(X, y, weights * unit).predict(X)
     # Below 1e-308 weights have few digits.
     assert_allclose(found, expected, rtol=1e-6, atol=1e-3 * abs(expected).max())
+
+
+@pytest.mark.parametrize("weight", [1e-310, 1e306])
+def test_one_weight_of_all_rows(weight, rng):
+    X = rng.standard_normal((90, 3))
+    y = 1e5 * X[:, 0]
+    expected = EigenProRegressor(random_state=0).fit(X, y).predict(X)
+    found = EigenProRegressor(random_state=0).fit(X, y, weight).predict(X)
+    assert_allclose(found, expected, rtol=1e-6)

@@ -239,7 +239,7 @@ def check_weights(sample_weight, n, name="sample_weight"):
     if isinstance(sample_weight, Number):
         if isinstance(sample_weight, Real):
             check_number(name, sample_weight, 0, open_ends=True)
-            return np.full(n, float(sample_weight))
+            return _with_finite_sums(np.full(n, float(sample_weight)))
         raise ValueError(f"{name} must be real; got {sample_weight!r}")
     if isinstance(sample_weight, str) or getattr(sample_weight, "ndim", 1) == 0:
         raise ValueError(
@@ -266,7 +266,11 @@ def check_weights(sample_weight, n, name="sample_weight"):
         raise ValueError(
             f"{name} must have a positive weight; got zero for every sample"
         )
-    # Only their ratios matter: sums of extreme ones, and products with y, stay finite.
+    return _with_finite_sums(weights)
+
+
+def _with_finite_sums(weights):
+    """Return weights whose sums and products with y are finite: only ratios matter."""
     largest = weights.max()
     exponent = int(largest < 1e-100) - int(largest > 1e100)
     return np.ldexp(weights, 600 * exponent) if exponent else weights

@@ -30,10 +30,11 @@ y = y.persist()
 # %%
 # A model on centers: each worker multiplies the kernel matrix of its own rows. The
 # predictions are a Dask array, computed on demand.
-model = NystromRegressor(n_centers=300, random_state=0).fit(X, y)
+options = {"bandwidth": "median", "random_state": 0}
+model = NystromRegressor(n_centers=300, **options).fit(X, y)
 predicted = model.predict(X)
 print(predicted)
-local = NystromRegressor(n_centers=300, random_state=0).fit(X.compute(), y.compute())
+local = NystromRegressor(n_centers=300, **options).fit(X.compute(), y.compute())
 difference = np.abs(predicted.compute() - local.predict(X.compute())).max()
 print(f"largest difference to the model of the NumPy array: {difference:.1e}")
 assert difference < 1e-6
