@@ -3,8 +3,8 @@
 ``python benchmarks/faults.py [--times 1] [--write]`` counts, for each part, how often
 it was tried and how often something was lost:
 
-interrupts  SIGINT during a prediction or a fit: afterwards BLAS has its threads again,
-            and the model predicts as before.
+interrupts  KeyboardInterrupt during a prediction or a fit: afterwards BLAS has its
+            threads again, and the model predicts as before.
 handlers    a handler that predicts, called during fits and predictions: it returns, and
             predicts the same.
 forks       a process forks while another of its threads fits: the child predicts and

@@ -77,11 +77,12 @@ def test_the_extra_docs_has_what_examples_import():
     known |= {"eigenkern", "sklearn", *sys.stdlib_module_names}
     for file in EXAMPLES:
         code = file.read_text(encoding="utf-8")
-        used = {
-            (getattr(node, "module", None) or node.names[0].name).partition(".")[0]
-            for node in ast.walk(ast.parse(code))
-            if isinstance(node, ast.Import | ast.ImportFrom)
-        }
+        nodes = list(ast.walk(ast.parse(code)))
+        names = [node.module for node in nodes if isinstance(node, ast.ImportFrom)]
+        for node in nodes:
+            if isinstance(node, ast.Import):
+                names += [alias.name for alias in node.names]
+        used = {name.partition(".")[0] for name in names}
         if "as_frame=True" in code:
             used.add("pandas")
         assert used <= known, file.name

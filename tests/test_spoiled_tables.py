@@ -11,15 +11,19 @@ from sklearn.metrics import log_loss
 
 import eigenkern
 from eigenkern import (
+    DSGClassifier,
     DSGRegressor,
     EigenProClassifier,
     EigenProRegressor,
     FalkonLikeClassifier,
     FalkonLikeRegressor,
+    LinearEigenProClassifier,
     LinearEigenProRegressor,
     NystromClassifier,
     NystromRegressor,
+    NytroClassifier,
     NytroRegressor,
+    RFMClassifier,
     RFMRegressor,
 )
 
@@ -237,7 +241,7 @@ def test_a_table_of_classes_copied_five_times():
 # Weights
 
 
-@pytest.mark.parametrize("unit", [1e-310, 1e-200, 1e200, 1e306])
+@pytest.mark.parametrize("unit", [1e-310, 1e-200, 1e20, 1e200, 1e306])
 @pytest.mark.parametrize(
     "model",
     [
@@ -251,7 +255,12 @@ def test_a_table_of_classes_copied_five_times():
         DSGRegressor(max_iter=2),
         RFMRegressor(max_rounds=1),
         EigenProClassifier(),
+        LinearEigenProClassifier(),
         NystromClassifier(loss="log_loss"),
+        NytroClassifier(),
+        FalkonLikeClassifier(),
+        DSGClassifier(max_iter=2),
+        RFMClassifier(max_rounds=1),
     ],
     ids=repr,
 )

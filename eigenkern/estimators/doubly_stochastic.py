@@ -46,7 +46,7 @@ from ..plan.of_random_features import (
     make_steps,
     plan_of_random_features,
 )
-from ..plan.parameters import chooses_penalty, fixed_penalty, is_auto, stops_early
+from ..plan.parameters import chooses_penalty, is_auto, kernel_parameters, stops_early
 from ..problems.kernel_parameters import check_spectral_law
 from ..problems.random_waves import FourierProblem, Start
 from ..rows.robust import cast
@@ -196,9 +196,7 @@ class _DoublyStochastic(Streaming, Model):
             held_out,
             self._loss_of(data.targets.shape[1]),
             numbers=is_regressor(self),
-            kernel=self.kernel,
-            bandwidth=self.bandwidth,
-            alpha=fixed_penalty(self),
+            **kernel_parameters(self),
             device=self.device,
             block_size=plan.block_size,
             frequency_bytes=plan.frequencies,

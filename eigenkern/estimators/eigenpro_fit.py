@@ -40,9 +40,9 @@ from ..plan.parameters import (
     calibrates,
     chooses_penalty,
     chosen_algorithm,
-    fixed_penalty,
     given_penalty,
     is_auto,
+    kernel_parameters,
     largest_size,
     n_to_calibrate,
 )
@@ -240,9 +240,7 @@ class OnRows(Basis):
         problem = KernelProblem(
             self.merged,
             self.held_out,
-            kernel=model.kernel,
-            bandwidth=model.bandwidth,
-            alpha=fixed_penalty(model),
+            **kernel_parameters(model),
             # Direct solutions are in double precision where that matters.
             bandwidth_dtype=np.dtype(float) if self._plan.method == "direct" else None,
             device=model.device,
@@ -447,9 +445,7 @@ def _chosen_problem(model, data, train, held_out=None, *, streams=False):
         data,
         train,
         held_out,
-        kernel=model.kernel,
-        bandwidth=model.bandwidth,
-        alpha=fixed_penalty(model),
+        **kernel_parameters(model),
         centers=model.centers if centers is None else centers,
         n_centers=model.n_centers if centers is None else None,
         device=model.device,

@@ -15,7 +15,12 @@ from ..fitting.validation import (
 )
 from ..methods.paths import RidgePath
 from ..plan.of_closed_forms import plan_of_closed_form
-from ..plan.parameters import fixed_penalty, has_log_loss, is_auto, is_precomputed
+from ..plan.parameters import (
+    has_log_loss,
+    is_auto,
+    is_precomputed,
+    kernel_parameters,
+)
 from ..problems.centers_at_once import CenterProblem
 from ..problems.data import hold_out
 from ..problems.log_loss import LogisticProblem
@@ -89,8 +94,7 @@ def make_problem(model, data):
         data, train = merged.data, np.sort(merged.rows)
     if given is None and not (model.n_centers is None or is_auto(model.n_centers)):
         warn_of_few_rows(model.n_centers, len(data.distinct(train)[0]))
-    options = {"kernel": model.kernel, "bandwidth": model.bandwidth, "merged": merged}
-    options["alpha"] = fixed_penalty(model)
+    options = kernel_parameters(model) | {"merged": merged}
     if plan.every_row:
         if getattr(model, "_has_variance", False) and not data.precomputed:
             train = shuffled(train)

@@ -129,7 +129,8 @@ class Keeper:
         self._checkpoint, self._folder = checkpoint, Path(checkpoint.folder)
         found = self._found(resume)
         if found is not None:
-            data = replace(data, X=_rows_as_in(found["data"], data.X))
+            with self._reading(_MANIFEST):
+                data = replace(data, X=_rows_as_in(found["data"], data.X))
         made_of = {
             "eigenkern": sys.modules[__package__.partition(".")[0]].__version__,
             "estimator": type(estimator).__name__,
@@ -192,9 +193,9 @@ class Keeper:
         raise self._damaged(_MANIFEST)
 
     def _path(self, name):
-        """Return the path of a file of the checkpoint; it is no device and no pipe."""
+        """Return the path of a file of the checkpoint; it is no device and no link."""
         path = self._folder / name
-        if path.exists() and not path.is_file():
+        if path.is_symlink() or (path.exists() and not path.is_file()):
             raise self._damaged(name)
         return path
 
@@ -266,6 +267,9 @@ class Keeper:
             if self._chosen.get(f"{name}_") is not None
             and is_auto(getattr(estimator, name, None))
         }
+        with self._reading(_MANIFEST):
+            for name, size in sizes.items():
+                check_number(name, size, 1, integer=True)
         with replaced_parameters(estimator, sizes):
             prepared = estimator._prepare(data)
         chosen = {
@@ -424,7 +428,7 @@ def _rows_as_in(texts, X):
     """
     if _READ_AT_ONCE in texts:
         if is_numpy_array(X):
-            X = StoredRows(X, X.dtype, block_size=int(texts[_READ_AT_ONCE]))
+            X = StoredRows(X, X.dtype, block_size=max(int(texts[_READ_AT_ONCE]), 1))
         return X
     return in_memory(X) if isinstance(X, StoredRows) else X
 

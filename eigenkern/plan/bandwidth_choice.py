@@ -37,7 +37,8 @@ def auto_bandwidth(kernel, X, targets, weights, rng, alpha=None, dtype=None):
         return kernel.bandwidth
     bandwidths = kernel.bandwidth * _FACTORS
     kernels = (replace(kernel, bandwidth=float(s)) for s in bandwidths)
-    X, single = X.astype(np.float64), (dtype or X.dtype).itemsize < 8
+    single = (X.dtype if dtype is None else dtype).itemsize < 8
+    X = X.astype(np.float64)
     errors = np.stack([_errors(k, X, Y, w, alpha, single) for k in kernels])
     means = errors.mean(axis=1)
     usable = np.isfinite(means)

@@ -39,10 +39,15 @@ def given_penalty(estimator):
     return 0.0 if is_auto(estimator.alpha) else float(estimator.alpha)
 
 
-def fixed_penalty(estimator):
-    """Return `alpha` if it is a positive number, else None."""
+def kernel_parameters(estimator):
+    """Return what makes the kernel, by name; `alpha` if it is a positive number."""
     alpha = getattr(estimator, "alpha", None)
-    return None if alpha is None or isinstance(alpha, str) else float(alpha) or None
+    given = alpha is not None and not isinstance(alpha, str) and alpha > 0
+    return {
+        "kernel": estimator.kernel,
+        "bandwidth": estimator.bandwidth,
+        "alpha": float(alpha) if given else None,
+    }
 
 
 def has_penalty(estimator):

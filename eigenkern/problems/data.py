@@ -271,8 +271,9 @@ class Data:
         first, pair = self.distinct_with_targets(rows)
         own = set_of_row[first]
         weights = None if self.weights is None else self.weights[rows]
-        if weights is not None and (weights != np.rint(weights)).any():
-            weights = None
+        if weights is not None:  # numbers of copies are whole, and have all digits
+            whole = (weights == np.rint(weights)).all() and weights.sum() < 2.0**53
+            weights = weights if whole else None
         counts = np.bincount(pair, weights=weights).astype(np.int64)
         several = (np.bincount(own) > 1)[own]
         repeated = (np.bincount(own, counts) > 1)[own]

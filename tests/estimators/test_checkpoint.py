@@ -686,14 +686,25 @@ def test_compressed_arrays_are_not_expanded(fitted):
     assert_refused(model, X, y, folder, "is damaged: state-3.npz")
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs /dev/zero")
 @pytest.mark.parametrize("name", ["manifest.json", "state-3.npz"])
-def test_pipes_and_devices_are_not_read(name, fitted):
+def test_devices_and_links_are_not_read(name, fitted, tmp_path):
     model, X, y, folder = fitted
-    (folder / name).unlink()
-    (folder / name).symlink_to("/dev/zero")
-    with pytest.raises(ValueError, match=f"is damaged: {name}"):
-        model.fit(X, y, checkpoint=folder, resume=True)
+    shutil.move(folder / name, tmp_path / name)
+    for target in ("/dev/zero", tmp_path / name):
+        (folder / name).symlink_to(target)
+        with pytest.raises(ValueError, match=f"is damaged: {name}"):
+            model.fit(X, y, checkpoint=folder, resume=True)
+        (folder / name).unlink()
+
+
+@pytest.mark.parametrize("size", [0, -5, "many", 1.5])
+def test_a_forged_size_is_refused(size, data, tmp_path):
+    X, y, _ = data
+    model = EigenProRegressor(algorithm="eigenpro2", max_iter=2, random_state=0)
+    model.fit(X, y, checkpoint=tmp_path / "fit")
+    forged(tmp_path / "fit", inside("chosen", batch_size_=size))
+    assert_refused(model, X, y, tmp_path / "fit", "is damaged: manifest.json")
 
 
 def test_a_state_without_manifest_is_removed(data, tmp_path, monkeypatch):

@@ -809,7 +809,12 @@ def test_weights_of_classes_are_those_of_the_estimator(weights, rng):
     if weights == "balanced":
         expected = {label: 200 / n for label, n in counts.items()}
     assert model.estimator_.class_weight == pytest.approx(expected)
-    # The decision moves, the probabilities hardly.
+    # The values are those of these weights of rows; the probabilities hardly move.
+    of_rows = np.array([expected[label] for label in y])
+    weighted = clone(plain).fit(X, y, of_rows)
+    assert_allclose(
+        model.decision_function(X), weighted.decision_function(X), atol=1e-8
+    )
     assert (model.predict(X) == "rare").sum() > 1.3 * (plain.predict(X) == "rare").sum()
     P, Q = (one.predict_proba(X)[:, 0].mean() for one in (plain, model))
     assert abs(P - Q) < 0.03
