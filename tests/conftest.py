@@ -6,6 +6,12 @@ import pytest
 from scipy.spatial.distance import cdist
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    """Let estimators with random_state=None draw the same numbers in every run."""
+    np.random.seed(0)  # noqa: NPY002
+
+
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)
