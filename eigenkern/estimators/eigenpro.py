@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.metaestimators import available_if
 
-from ..arrays.array import ArrayLike, Device, KernelLike, RandomState, joined
+from ..arrays.array import ArrayLike, Device, KernelLike, RandomState
 from ..centers import METHODS
 from ..fitting.checkpoint import Checkpoint
 from ..fitting.model import (
@@ -17,18 +17,15 @@ from ..fitting.model import (
     kernel_values,
     split,
 )
-from ..fitting.rules import ProgressLine, train
-from ..fitting.streaming import PassRule, Retained, Stream, Streaming
+from ..fitting.streaming import Streaming
 from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import (
-    all_or_nothing,
     check_centers,
     check_choice,
     check_kernel_parameters,
     check_method,
     check_number,
     computing,
-    publish,
 )
 from ..plan.of_epochs import plan_on_centers, plan_on_rows
 from ..plan.parameters import (
@@ -43,12 +40,10 @@ from ..plan.parameters import (
     stops_early,
 )
 from ..plan.sizes import n_sampled_rows
-from ..problems.data import Data
 from .eigenpro_fit import (
     ExactlyOnCenters,
     OnCenters,
     OnRows,
-    WatchedRounds,
     check_tuning,
     learner_of_fitted,
     new_learner,
@@ -56,9 +51,6 @@ from .eigenpro_fit import (
     warn_of_projections,
 )
 
-# Projections in a round, after which a stream may go back to the best model: some
-# thousand rows, so that few are lost then.
-_PROJECTIONS_PER_ROUND = 32
 # Solver options for a stream. The guard's baseline starts as if 1000 rows with the loss
 # of f = 0 had been seen, so that one odd early batch does not halve the step.
 _STREAM_OPTIONS = {"n_slack_rows": 1000, "may_restart": False, "try_half_steps": False}
@@ -326,82 +318,14 @@ class _EigenPro(Streaming, Model):
         ConvergenceWarning
             If no step size keeps the iteration bounded.
         """
-        with computing(self, "fit_batches"):
-            return self._fit_batches(batches, classes)
-
-    def _fit_batches(self, batches, classes):
-        before = dict(vars(self))
-        stream, learner, retained = self._open_stream(batches, classes)
-        name = type(self).__name__
-        n_batches = _PROJECTIONS_PER_ROUND * learner.interval
-        watched = WatchedRounds(stream, learner, retained, n_batches)
-        solver = learner.solver(watched.next_round, **_STREAM_OPTIONS)
-        passes = stream.passes(solver, learner)
-        n_epochs = int(min(self.max_iter, stream.n_passes))
-        rule = PassRule(self, n_epochs)
-        progress = ProgressLine(name) if self.verbose else None
-        try:
-            train(passes, rule, progress=progress)
-        except BaseException:
-            if learner.iterate.n_projections:
-                self._publish_learned(learner, rule.losses)
-            else:
-                vars(self).clear()
-                vars(self).update(before)
-            raise
-        watched.end()
-        self._publish_learned(learner, rule.losses)
-        self._warn_of_far_values(self.centers_)
-        return self
-
-    def _publish_learned(self, learner, losses):
-        attributes = learner.chosen_attributes() | learner.learned_attributes()
-        attributes |= {
-            "algorithm_": chosen_algorithm(self),
-            "cache_size_": 0.0,
-            "n_iter_": len(losses),
-            "loss_curve_": losses,
-            "validation_scores_": None,
-            "n_step_halvings_": learner.n_halvings,
-        }
-        warn_of_projections(type(self).__name__, attributes)
-        publish(self, attributes | {"_learner_": learner})
-
-    def _open_stream(self, batches, classes):
-        """Return a `Stream`, a `Learner` of its first rows, and `Retained` rows."""
-        self._check_stream()
-        stream = Stream(batches, self._encode_stream)
         n_first = n_sampled_rows(np.inf)
         if not gives_centers(self):
             n_first = max(n_first, self.n_centers)
-        return self._open_with(stream.head(n_first), stream, n_first, classes)
-
-    @all_or_nothing
-    def _open_with(self, pieces, stream, n_first, classes):
-        """Return the stream, a `Learner` of its first pieces, and `Retained` rows."""
-        for name in ("dual_coef_", "t_", "_learner_"):
-            vars(self).pop(name, None)
-        self._set_classes(classes, [piece[1] for piece in pieces])
-        parts = [self._encode_stream(piece, i == 0) for i, piece in enumerate(pieces)]
-        X, Y, weights = arrays = tuple(map(joined, zip(*parts, strict=True)))
-        if len(Y) < 2:
-            raise ValueError(f"batches must yield at least 2 rows; got {len(Y)}")
-        stream.put_back(arrays)
-        # The same rows, whatever the sizes of the pieces.
-        n_first = min(n_first, len(Y))
-        X, Y, weights = X[:n_first, :], Y[:n_first], weights[:n_first]
-        data = Data(X, Y, Y, weights, self._make_rng())
-        return stream, new_learner(self, data), Retained.of(data)
-
-    def _encode_stream(self, piece, first=False):
-        """Return the rows of a piece, where they are, its targets and weights."""
-        weights = piece[2] if len(piece) == 3 else None
-        n_outputs = None if first else self._n_outputs
-        data = self._validate_piece(*piece[:2], weights, n_outputs, min_rows=1)
-        self._n_outputs = data.targets.shape[1]
-        weights = self._weights_of(data)
-        weights = np.ones(len(data.targets)) if weights is None else weights
-        return data.X, data.targets, weights
+        with computing(self, "fit_batches"):
+            self._fit_batches(batches, classes, n_first)
+        warn_of_projections(type(self).__name__, vars(self))
+        self._warn_of_far_values(self.centers_)
+        return self
 
 
 class EigenProRegressor(RegressionTargets, _EigenPro):

@@ -14,7 +14,6 @@ from ..fitting.model import check_epochs
 from ..fitting.outcome import check_given_kernel
 from ..fitting.planning import shape_of
 from ..fitting.rules import EpochRule, SolutionRule
-from ..fitting.streaming import WORSE, are_unlike
 from ..fitting.validation import (
     check_centers,
     check_flag,
@@ -52,7 +51,7 @@ from ..plan.step import Tuning, tune, tune_on_centers
 from ..preconditioners.global_spectral import GlobalSpectral
 from ..preconditioners.spectral import Spectral
 from ..problems.centers_in_batches import GeneralProblem
-from ..problems.data import Data, hold_out
+from ..problems.data import hold_out
 from ..problems.problem import weighted_mean_square
 from ..problems.rows_in_batches import KernelProblem
 
@@ -695,65 +694,6 @@ class Learner:
             "alpha_": self.alpha,
             "projection_interval_": self.interval,
         }
-
-    def learned_attributes(self):
-        """Return the fitted attributes of the current model."""
-        return self.problem.fitted_attributes(self.iterate.mean) | {
-            "t_": self.iterate.n_projections,
-            "projection_residual_": self.project.residual,
-        }
-
-
-class WatchedRounds:
-    """Rounds of batches from a stream, each judged on retained rows.
-
-    If the targets of a batch are unlike those so far, as many retained rows are learned
-    instead. If a round has made the model worse, the model goes back to the best one.
-
-    Parameters
-    ----------
-    stream : Stream
-    learner : Learner
-    retained : Retained
-        Made from the first rows of the stream.
-    n_batches : int
-        Batches in a round.
-    """
-
-    def __init__(self, stream, learner, retained, n_batches):
-        self._stream, self._learner, self._retained = stream, learner, retained
-        self._n_batches, self._best = n_batches, learner.iterate.copy()
-
-    def next_round(self):
-        """Return the batches of a round, after judging the last one."""
-        self.end()
-        return self._batches()
-
-    def end(self):
-        """Go back to the best iterate, unless the last one is nearly as good."""
-        iterate = self._learner.iterate
-        loss, least = self._loss(iterate), self._loss(self._best)
-        if loss <= least:
-            self._best = iterate.copy()
-        elif not loss <= WORSE * least:
-            iterate.go_to(self._best)
-
-    def _batches(self):
-        m = self._learner.tuning.batch_size
-        for X, Y, weights in self._stream.batches(m, self._n_batches):
-            self._retained = self._retained.plus(Data(X, Y, Y, weights, None))
-            judges = self._retained.judges
-            pairs = (Y, judges.targets), (weights, judges.weights)
-            if len(Y) > 1 and weights.any() and are_unlike(*pairs):
-                drawn = self._retained.draw(len(Y))
-                X, Y, weights = drawn.X, drawn.targets, drawn.weights
-            yield self._learner.problem.batch(X, Y, weights)
-
-    def _loss(self, iterate):
-        judges, problem = self._retained.judges, self._learner.problem
-        batch = problem.batch(judges.X, judges.targets, judges.weights)
-        residual = batch.operator @ iterate.mean - batch.targets
-        return weighted_mean_square(residual, batch.weights)
 
 
 def warn_of_projections(name, attributes):

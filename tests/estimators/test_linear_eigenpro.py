@@ -724,10 +724,10 @@ def test_a_wrong_piece_changes_nothing(data):
 def test_a_step_too_long_for_a_piece_is_halved(batch_size, data):
     X, Y = data
     model = LinearEigenProRegressor(batch_size=batch_size, random_state=0)
-    model.partial_fit(X, Y)
+    model.partial_fit(np.tile(X, (2, 1)), np.tile(Y, (2, 1)))
     before = model.score(X, Y)
     model.step_size_ *= 2.0**10
-    model.partial_fit(X, Y)
+    model.partial_fit(X, Y)  # too few rows to choose another step
     assert 8 <= model.n_step_halvings_ <= 12
     assert model.score(X, Y) > 0.5 * before
 
