@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from ..arrays.array import ArrayLike, RandomState, location_of, move, slices, to_numpy
 from ..arrays.devices import compute_device
 from ..fitting.checkpoint import Checkpoint
+from ..fitting.conveniences import keep_parameters
 from ..fitting.model import Model, check_epochs, split
 from ..fitting.outcome import warn_of_cutoffs
 from ..fitting.planning import shape_of
@@ -517,28 +518,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.algorithm = algorithm
-        self.loss = loss
-        self.epsilon = epsilon
-        self.quantile = quantile
-        self.alpha = alpha
-        self.block_size = block_size
-        self.batch_size = batch_size
-        self.n_new = n_new
-        self.n_old = n_old
-        self.step_size = step_size
-        self.max_features = max_features
-        self.max_iter = max_iter
-        self.tol = tol
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.cache_size = cache_size
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+        keep_parameters(self, locals())
 
     def partial_fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -879,27 +859,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.algorithm = algorithm
-        self.loss = loss
-        self.alpha = alpha
-        self.block_size = block_size
-        self.batch_size = batch_size
-        self.n_new = n_new
-        self.n_old = n_old
-        self.step_size = step_size
-        self.max_features = max_features
-        self.max_iter = max_iter
-        self.tol = tol
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.class_weight = class_weight
-        self.cache_size = cache_size
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+        keep_parameters(self, locals())
 
     def _as_indicators(self, F):
         """Return values with one column per class, on the scale of targets 0 and 1."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..arrays.array import ArrayLike, Device, KernelLike, RandomState, to_numpy
 from ..fitting.checkpoint import Checkpoint
+from ..fitting.conveniences import keep_parameters
 from ..fitting.model import Model, kernel_gradients, kernel_values
 from ..fitting.rules import Rule
 from ..fitting.targets import ClassificationTargets, RegressionTargets
@@ -60,18 +61,7 @@ class _FalkonLike(Model):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.n_centers = n_centers
-        self.centers = centers
-        self.alpha = alpha
-        self.max_iter = max_iter
-        self.tol = tol
-        self.warm_start = warm_start
-        self.cache_size = cache_size
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+        keep_parameters(self, locals())
 
     def fit(
         self,
@@ -637,22 +627,7 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        super().__init__(
-            kernel,
-            bandwidth=bandwidth,
-            n_centers=n_centers,
-            centers=centers,
-            alpha=alpha,
-            max_iter=max_iter,
-            tol=tol,
-            warm_start=warm_start,
-            cache_size=cache_size,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.loss = loss
-        self.class_weight = class_weight
+        keep_parameters(self, locals())
 
     def _check_parameters(self):
         super()._check_parameters()

@@ -21,6 +21,7 @@ from ..arrays.array import (
 from ..arrays.devices import compute_device
 from ..arrays.linalg import large_product
 from ..fitting.checkpoint import Checkpoint
+from ..fitting.conveniences import keep_parameters
 from ..fitting.model import Model, split
 from ..fitting.outcome import have_leverage, warn_of_leverage
 from ..fitting.planning import shape_of
@@ -87,22 +88,7 @@ class _LinearEigenPro(Streaming, Model):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        self.n_components = n_components
-        self.alpha = alpha
-        self.subsample_size = subsample_size
-        self.batch_size = batch_size
-        self.step_size = step_size
-        self.damping = damping
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.tol = tol
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.warm_start = warm_start
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+        keep_parameters(self, locals())
 
     def _check_parameters(self):
         check_number("alpha", self.alpha, 0, or_auto=True)
@@ -816,25 +802,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        super().__init__(
-            n_components,
-            alpha=alpha,
-            subsample_size=subsample_size,
-            batch_size=batch_size,
-            step_size=step_size,
-            damping=damping,
-            fit_intercept=fit_intercept,
-            max_iter=max_iter,
-            tol=tol,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change,
-            warm_start=warm_start,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.class_weight = class_weight
+        keep_parameters(self, locals())
 
     def partial_fit(
         self,

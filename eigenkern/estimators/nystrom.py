@@ -6,6 +6,7 @@ from typing import Any, Self
 import numpy as np
 
 from ..arrays.array import ArrayLike, Device, KernelLike, RandomState, to_numpy
+from ..fitting.conveniences import keep_parameters
 from ..fitting.model import Model, kernel_gradients, kernel_values
 from ..fitting.posterior import Posterior, posterior_attributes
 from ..fitting.rules import SolutionRule
@@ -72,20 +73,7 @@ class _Nystrom(Model):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.n_centers = n_centers
-        self.centers = centers
-        self.alpha = alpha
-        self.alphas = alphas
-        self.selection = selection
-        self.one_standard_error = one_standard_error
-        self.validation_fraction = validation_fraction
-        self.store_coef_path = store_coef_path
-        self.cache_size = cache_size
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+        keep_parameters(self, locals())
 
     def fit(
         self,
@@ -695,24 +683,7 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        super().__init__(
-            kernel,
-            bandwidth=bandwidth,
-            n_centers=n_centers,
-            centers=centers,
-            alpha=alpha,
-            alphas=alphas,
-            selection=selection,
-            one_standard_error=one_standard_error,
-            validation_fraction=validation_fraction,
-            store_coef_path=store_coef_path,
-            cache_size=cache_size,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.loss = loss
-        self.class_weight = class_weight
+        keep_parameters(self, locals())
 
     def _check_parameters(self):
         super()._check_parameters()

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..arrays.array import ArrayLike, Device, KernelLike, RandomState, namespace
 from ..fitting.checkpoint import Checkpoint
+from ..fitting.conveniences import keep_parameters
 from ..fitting.model import Model, kernel_gradients, kernel_values
 from ..fitting.rules import EarlyStoppingRule, SolutionRule
 from ..fitting.targets import ClassificationTargets, RegressionTargets
@@ -58,20 +59,7 @@ class _Nytro(Model):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.n_centers = n_centers
-        self.centers = centers
-        self.max_iter = max_iter
-        self.step_size = step_size
-        self.tol = tol
-        self.selection = selection
-        self.validation_fraction = validation_fraction
-        self.store_coef_path = store_coef_path
-        self.cache_size = cache_size
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+        keep_parameters(self, locals())
 
     def fit(
         self,
@@ -566,20 +554,4 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        super().__init__(
-            kernel,
-            bandwidth=bandwidth,
-            n_centers=n_centers,
-            centers=centers,
-            max_iter=max_iter,
-            step_size=step_size,
-            tol=tol,
-            selection=selection,
-            validation_fraction=validation_fraction,
-            store_coef_path=store_coef_path,
-            cache_size=cache_size,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.class_weight = class_weight
+        keep_parameters(self, locals())

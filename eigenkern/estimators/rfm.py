@@ -27,6 +27,7 @@ from ..arrays.array import (
     to_numpy,
 )
 from ..arrays.linalg import large_product
+from ..fitting.conveniences import keep_parameters
 from ..fitting.model import Model
 from ..fitting.outcome import check_values, warn_of_cutoffs
 from ..fitting.planning import plan_of, shape_of
@@ -452,14 +453,7 @@ class _RecursiveFeatureMachine(
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        self.estimator = estimator
-        self.metric = metric
-        self.max_rounds = max_rounds
-        self.max_gradient_rows = max_gradient_rows
-        self.max_metric_rows = max_metric_rows
-        self.validation_fraction = validation_fraction
-        self.random_state = random_state
-        self.verbose = verbose
+        keep_parameters(self, locals())
 
     def _inner(self):
         return self._default() if self.estimator is None else self.estimator
@@ -890,17 +884,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        super().__init__(
-            estimator,
-            metric=metric,
-            max_rounds=max_rounds,
-            max_gradient_rows=max_gradient_rows,
-            max_metric_rows=max_metric_rows,
-            validation_fraction=validation_fraction,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.class_weight = class_weight
+        keep_parameters(self, locals())
 
     def _prepare(self, data):
         return super()._prepare(replace(data, labels=self.classes_[data.labels]))

@@ -18,7 +18,7 @@ from ..problems.data import Data, hold_out
 from ..rows.lazy_rows import check_in_memory
 from ..rows.robust import cast
 from .checkpoint import open_keeper
-from .conveniences import HelpsUsersOfSVC, link_to_documentation, set_with_kernel
+from .conveniences import Conveniences
 from .outcome import (
     check_given_kernel,
     check_values,
@@ -44,7 +44,7 @@ from .validation import (
 )
 
 
-class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
+class Model(Conveniences, CallbackSupportMixin, BaseEstimator):
     """A model, whose fit succeeds or changes nothing; arrays stay where they are.
 
     A family of models defines ``_check_parameters()``; ``_prepare(data)``, which
@@ -76,24 +76,6 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
     _kernel_ends = None
     #: Whether epochs with a penalty hold rows out to calibrate on (`calibrates`).
     _epochs_calibrate = False
-
-    def set_params(self, **params):
-        """Set parameters of this estimator or of its nested objects.
-
-        Parameters
-        ----------
-        **params : dict
-            Parameters by name; those of a kernel object as ``kernel__bandwidth``. They
-            replace the kernel: other estimators that share it do not change.
-
-        Returns
-        -------
-        self : object
-        """
-        return set_with_kernel(self, super().set_params, params)
-
-    def _get_doc_link(self):
-        return link_to_documentation(self)
 
     @all_or_nothing
     @with_callbacks
