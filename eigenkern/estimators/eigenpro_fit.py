@@ -10,7 +10,7 @@ from sklearn.base import is_classifier
 
 from ..arrays.array import to_numpy
 from ..centers import METHODS, distinct_rows
-from ..fitting.model import check_epochs
+from ..fitting.model import check_epochs, start_of
 from ..fitting.outcome import check_given_kernel
 from ..fitting.planning import shape_of
 from ..fitting.rules import EpochRule, SolutionRule
@@ -103,22 +103,6 @@ class Basis:
         self.problem = self._problem()
         self.problem.within = merged.within
 
-    def start(self):
-        """Return zero, or the coefficients that ``warm_start=True`` continues from."""
-        model, problem = self.model, self.problem
-        if not model.warm_start or not hasattr(model, "dual_coef_"):
-            return problem.initial_coef()
-        shape = (problem.n_coefficients, problem.targets.shape[1])
-        given = tuple(model.dual_coef_.shape)
-        if given != shape or not problem.has_centers(model.centers_):
-            raise ValueError(
-                "warm_start=True continues from the coefficients of the previous fit "
-                f"and needs the same X (or centers) and outputs: coefficients of shape "
-                f"{shape}; got a previous fit with shape {given}"
-                + (" and other rows" if given == shape else "")
-            )
-        return problem.coef_of(model.dual_coef_)
-
 
 def prepared(kind, model, data, train, held_out, *, fewest, direct=True):
     """Return problem, solver, chosen attributes and rule: directly, or by epochs.
@@ -147,7 +131,9 @@ def prepared(kind, model, data, train, held_out, *, fewest, direct=True):
         return prepared(kind, model, data, train, None, fewest=fewest, direct=False)
     if plan.method == "direct":
         plan = basis.plan(ridge, direct=False)
-    start = basis.start()
+    start = start_of(model, basis.problem)
+    if start is None:
+        start = basis.problem.initial_coef()
     basis.tune(plan, ridge)
     given = model, basis.problem, basis.merged.data, held_out
     rule = basis.rule(*given, start=start, scored=not holds_out)
@@ -351,7 +337,7 @@ class OnCenters(Basis):
         return _chosen_ridge(self, K, problem.sampled_kernel_in_double)
 
     def plan(self, ridge, *, direct):
-        p, indefinite = self.problem.n_coefficients, self.merged.data.indefinite
+        p, indefinite = self.problem.n_coefs, self.merged.data.indefinite
         # On indefinite kernels no projection exists.
         return plan_on_centers(self._shape, p, direct=direct, needed=indefinite)
 
@@ -482,10 +468,10 @@ def _centers_at_hand(model, X):
 def _too_few_rows(model, problem, data, train):
     """Return the number of distinct rows if it is below `n_centers`, or 0."""
     given = model.n_centers is None or not isinstance(model.centers, str)
-    if given or problem.n_coefficients >= model.n_centers:
+    if given or problem.n_coefs >= model.n_centers:
         return 0
     if model.centers != "rpcholesky":
-        return problem.n_coefficients
+        return problem.n_coefs
     # RPCholesky ends once the centers span the rows.
     n_distinct = len(data.distinct(train)[0])
     return n_distinct if n_distinct < model.n_centers else 0
@@ -508,7 +494,7 @@ def new_learner(model, data):
 def _plan_of_stream(model, data, problem, batch_size=None):
     options = {"n_rows": float("inf"), "n_epochs": 1, "batch_size": batch_size}
     shape = shape_of(model, data, problem.n_rows)
-    return plan_on_centers(shape, problem.n_coefficients, direct=False, **options)
+    return plan_on_centers(shape, problem.n_coefs, direct=False, **options)
 
 
 def learner_of_fitted(model, data):
@@ -523,7 +509,7 @@ def learner_of_fitted(model, data):
         intercept=to_numpy(model.intercept_).astype(np.float64),
         weight_scale=model.weight_scale_,
     )
-    coef = problem.coef_of(model.dual_coef_)
+    coef = problem.coef_of(vars(model))
     plan = _plan_of_stream(model, data, problem)
     learner = Learner.make(model, problem, plan, given_penalty(model), coef)
     learner.iterate.n_projections = model.t_

@@ -12,7 +12,7 @@ import numpy as np
 from ..arrays.array import ArrayLike, Device, KernelLike, RandomState, to_numpy
 from ..fitting.checkpoint import Checkpoint
 from ..fitting.conveniences import keep_parameters
-from ..fitting.model import Model, kernel_gradients, kernel_values
+from ..fitting.model import Model, kernel_gradients, kernel_values, start_of
 from ..fitting.rules import Rule
 from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import (
@@ -146,7 +146,7 @@ class _FalkonLike(Model):
             preconditioner = TwoCholesky.of(L, alpha, weights)
             (matrix,), megabytes = problem.matrices
             given = matrix, problem.targets, problem.weights, preconditioner, alpha
-            solver = Falkon(*given, self.tol, self._start(problem))
+            solver = Falkon(*given, self.tol, start_of(self, problem))
             if problem.calibrates:
                 given = problem, matrix, preconditioner, alpha
                 hold_out = partial(self._held_out, *given)
@@ -169,7 +169,7 @@ class _FalkonLike(Model):
 
     def _newton_steps(self, problem, alpha):
         """Return an iterator of the states of Newton steps."""
-        start = self._start(problem, ("dual_coef_", "intercept_"))
+        start = start_of(self, problem)
         if problem.constant:
             return iter([State(problem.start, converged=True)])
         objective, rows = problem.objective(problem.train), problem.train
@@ -201,22 +201,6 @@ class _FalkonLike(Model):
         )
         coef = last_state(states, self.max_iter)[0].coef
         return problem.held_out(coef, mean, position)
-
-    def _start(self, problem, fitted=("dual_coef_",)):
-        """Return the coefficients that ``warm_start=True`` continues from, or None.
-
-        `fitted` names the attributes that hold them.
-        """
-        if not self.warm_start or not hasattr(self, "dual_coef_"):
-            return None
-        if not problem.suits(self.dual_coef_, self.centers_, self.center_indices_):
-            n_outputs = problem.targets.shape[1]
-            raise ValueError(
-                "warm_start=True continues from the coefficients of the previous fit "
-                f"and needs the same centers and {n_outputs} output(s): pass centers "
-                "as an array, or an int as random_state and the same X"
-            )
-        return problem.kept_coef(*(getattr(self, name) for name in fitted))
 
     def _progress(self):
         return ResidualLines(type(self).__name__) if self.verbose else None

@@ -66,6 +66,7 @@ class _LinearEigenPro(Streaming, Model):
     _coef_attribute = "coef_"
     _accept_sparse = "csr"
     _failure_hint = "Scale X, or pass a shorter step_size."
+    _warm_start_needs = "as many features"
     _epochs_calibrate = True
 
     def __init__(
@@ -221,7 +222,7 @@ class _LinearEigenPro(Streaming, Model):
     def _count_rows(self, piece):
         rows, center = piece.rows_with_weight(), self.fit_intercept_
         problem = self._problem(piece, rows, None, center, self._seen)
-        coef = problem.coef_of(self.coef_)
+        coef = problem.coef_of(vars(self))
         vars(self).update(problem.fitted_attributes(coef))
 
     def _take_model(self, attributes):
@@ -242,7 +243,7 @@ class _LinearEigenPro(Streaming, Model):
         if hasattr(self, "n_samples_seen_"):
             center, seen = self.fit_intercept_, self._seen
             problem = self._problem(data, rows, None, center, seen, counts=False)
-            coef = problem.coef_of(self.coef_)
+            coef = problem.coef_of(vars(self))
             m = self.batch_size_  # None after a direct solution: chosen anew
         else:
             problem = self._problem(data, rows, None, self.fit_intercept)
@@ -370,20 +371,6 @@ class OnFeatures(Basis):
         places, kept = np.arange(found.kept.shape[0]), to_numpy(found.kept)
         left_out = self.merged.left_out(places, to_numpy(found.residual), kept)
         return found.coef, found.loss, model._chosen(problem, ridge / n), left_out
-
-    def start(self):
-        model, problem = self.model, self.problem
-        if not model.warm_start or not hasattr(model, "coef_"):
-            return problem.initial_coef()
-        (_, d), n_outputs = problem.operator.shape, problem.targets.shape[1]
-        shape = tuple(model.coef_.shape)
-        if shape not in ((d,), (n_outputs, d)) or (len(shape) == 1 and n_outputs > 1):
-            raise ValueError(
-                "warm_start=True continues from the coefficients of the previous fit "
-                f"and needs as many features and outputs: {d} and {n_outputs}; "
-                f"got coef_ of shape {shape}"
-            )
-        return problem.coef_of(model.coef_)
 
     def tune(self, plan, ridge):
         model, problem = self.model, self.problem

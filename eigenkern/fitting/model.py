@@ -61,6 +61,8 @@ class Model(Conveniences, CallbackSupportMixin, BaseEstimator):
     _task = None
     #: What to try if no step is stable.
     _failure_hint = "Pass a smaller step_size."
+    #: What may not change before a fit that continues.
+    _warm_start_needs = "the same X and an int as random_state, or centers as an array"
     #: What to pass if the rows are not in memory; None: they need not be.
     _in_memory_unless = None
     #: What a fit needs for out-of-sample values, to calibrate probabilities.
@@ -314,6 +316,20 @@ def check_epochs(estimator):
         "validation_fraction", estimator.validation_fraction, 0, 1, open_ends=True
     )
     check_number("n_iter_no_change", estimator.n_iter_no_change, 1, integer=True)
+
+
+def start_of(model, problem):
+    """Return the coefficients that ``warm_start=True`` continues from, or None."""
+    name, fitted = model._coef_attribute, vars(model)
+    if not model.warm_start or name not in fitted:
+        return None
+    if not problem.suits(fitted):
+        raise ValueError(
+            "warm_start=True continues from the coefficients of the previous fit and "
+            f"needs {model._warm_start_needs}, and {problem.targets.shape[1]} "
+            f"output(s); got {name} of shape {tuple(fitted[name].shape)}"
+        )
+    return problem.coef_of(fitted)
 
 
 def split(data, early_stopping, fraction):

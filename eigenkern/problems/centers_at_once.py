@@ -72,10 +72,10 @@ class CenterProblem(LeastSquares):
         options["n_columns"] = n_columns
         super().__init__(device, data, train, held_out, **options)
         self._cache_size, self._n_products = cache_size, n_products
-        self._centers = self._center_weights = self.center_of_row = None
+        self._center_weights = self.center_of_row = None
         if given:
             centers = self.to_compute(centers)
-            self._centers = self.xp.astype(centers, self.dtype, copy=True)
+            self.centers = self.xp.astype(centers, self.dtype, copy=True)
             self.n_centers = n_columns
         elif n_centers is None:
             first, self.center_of_row = data.distinct(self.all.index)
@@ -102,7 +102,7 @@ class CenterProblem(LeastSquares):
                 method, self.kernel, X, n_centers, self.rng, totals
             )
         if chosen is None:  # means of rows
-            self._centers, self.n_centers = self.to_compute(centers), n_centers
+            self.centers, self.n_centers = self.to_compute(centers), n_centers
             return
         if alike or self.kernel is None:
             self._center_weights = totals[chosen]
@@ -112,7 +112,7 @@ class CenterProblem(LeastSquares):
         """Make the rows of `all` at some positions the centers."""
         self.center_indices, self.n_centers = self.all.index[position], len(position)
         if self.kernel is not None:
-            self._centers = self.to_compute(take(self.all.X, position))
+            self.centers = self.to_compute(take(self.all.X, position))
 
     @property
     def n_coefs(self):
@@ -129,8 +129,8 @@ class CenterProblem(LeastSquares):
             K = xp.astype(K, xp.float64)
         else:
             # What is cut off is the same as in the kernel values of other rows.
-            frame = self.kernel.frame(self._centers)
-            centers = xp.astype(self._centers, xp.float64)
+            frame = self.kernel.frame(self.centers)
+            centers = xp.astype(self.centers, xp.float64)
             K = TiledKernel(self.kernel, centers, frame=frame).block()
         check_finite(K)
         if self._data.indefinite:
@@ -156,11 +156,11 @@ class CenterProblem(LeastSquares):
         if self.kernel is None:
             K = take(rows.X, self.center_indices[used], axis=1)
             return GivenMatrix(self.to_compute(K))
-        centers = self.in_kernel_dtype(take(self._centers, used))
+        centers = self.in_kernel_dtype(take(self.centers, used))
         return kernel_operator(self.kernel, centers, self.devices, rows.X)
 
     def centers_of(self, coef):
-        return take(self._centers, self.whitening.kept)
+        return take(self.centers, self.whitening.kept)
 
     def in_double(self):
         super().in_double()
@@ -255,11 +255,6 @@ class CenterProblem(LeastSquares):
         used = self.whitening.kept
         return self._variance_attributes(found, diagonal, w, factor, factor.L, used, L)
 
-    def initial_coef(self):
-        """Return the coefficients of the constant model."""
-        shape = self.n_coefs, self.targets.shape[1]
-        return self.xp.zeros(shape, dtype=self.xp.float64, device=self.device)
-
     def expand(self, b):
         """Return R b, the coefficients of the centers that are kept."""
         return self.whitening.expand(b)
@@ -274,22 +269,11 @@ class CenterProblem(LeastSquares):
     def fitted_attributes(self, coef):
         """Return the attributes that prediction needs, arrays where X lives."""
         dtype, centers = self.model_dtype(coef), None
-        if self._centers is not None:
-            centers = self.to_source(self.xp.astype(self._centers, dtype, copy=False))
+        if self.centers is not None:
+            centers = self.to_source(self.xp.astype(self.centers, dtype, copy=False))
         dual_coef, indices = self.dual_coef(coef, dtype), self.center_indices
         attributes = self.kernel_attributes(dual_coef, self.intercept, centers)
         return attributes | {"center_indices_": self.to_source_or_none(indices)}
-
-    def suits(self, dual_coef, centers, indices):
-        """Whether attributes are those of a fit with these centers and outputs."""
-        shape = self.places()[1], self.targets.shape[1]
-        same = _same(self._centers, centers) and _same(self.center_indices, indices)
-        return same and tuple(dual_coef.shape) == shape
-
-    def kept_coef(self, dual_coef):
-        """Return the coefficients of the kept centers from `dual_coef_`."""
-        dual_coef = take(self.to_compute(dual_coef), self.places()[0])
-        return self.xp.astype(dual_coef, self.xp.float64)
 
     def weights_of_centers(self, rows=None):
         """Return the weight that each kept center represents.
@@ -311,13 +295,6 @@ class CenterProblem(LeastSquares):
             if is_lazy(X):
                 chosen = shuffled(len(weights))[:_N_WEIGHED]
                 X, weights = rows_at(X, chosen), weights[chosen]
-            centers = take(self._centers, used)
+            centers = take(self.centers, used)
             found = masses(X, move(centers, namespace(X), device_of(X)), weights)
         return self.xp.asarray(found, device=self.device)
-
-
-def _same(one, other):
-    """Whether two arrays, or None, are equal."""
-    if one is None or other is None:
-        return one is other
-    return np.array_equal(to_numpy(one), to_numpy(other))

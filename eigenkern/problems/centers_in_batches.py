@@ -6,7 +6,7 @@ import numpy as np
 
 from .. import centers as choice_of_centers
 from ..arrays import memory
-from ..arrays.array import move, slices, to_numpy
+from ..arrays.array import slices, to_numpy
 from ..arrays.linalg import absolute
 from ..losses import mean_of_targets
 from ..methods.direct import N_DIAGONAL, usual_size
@@ -23,7 +23,7 @@ from ..rows.transfer import StreamedRows
 from .centers_at_once import CenterProblem
 from .closed_form import Sample
 from .kernel_parameters import make_kernel
-from .problem import Problem, take
+from .problem import Problem, scatter, take
 
 # Rows per block of the loss, on each machine. With 2000 centers, the loss of 60000 rows
 # took 0.23 s with blocks of 256 rows, 0.15 s with 1024, 0.11 to 0.13 s with 4096 and
@@ -115,14 +115,14 @@ class GeneralProblem(Problem):
             intercept = mean_of_targets(data.targets[train], w)
         self.intercept = intercept
         self.weight_scale = 1.0 / w.mean() if weight_scale is None else weight_scale
-        self._centers = self.xp.astype(centers, self.dtype, copy=True)
+        self.centers = self.xp.astype(centers, self.dtype, copy=True)
         self.targets = self.array(data.targets[train] - self.intercept)
         self.weights = self.array(w * self.weight_scale)
         self._zero_loss = zero_loss
         # Centers are in random order, so that the first ones are a sample of all.
         self._order = np.random.RandomState(0).permutation(centers.shape[0])
         self.center_matrix = kernel_operator(
-            self.kernel, take(self._centers, self._order), self.devices
+            self.kernel, take(self.centers, self._order), self.devices
         )
         if isinstance(self._X, DaskRows):
             self._on_workers = self.center_matrix.rows(self._X.take(train))
@@ -151,13 +151,13 @@ class GeneralProblem(Problem):
         return len(self._train)
 
     @property
-    def n_coefficients(self):
-        """Number of rows of `dual_coef_`."""
+    def n_coefs(self):
+        """Number of centers."""
         return self.center_matrix.shape[0]
 
-    def has_centers(self, centers):
-        """Whether the centers equal those of a fitted model."""
-        return np.array_equal(to_numpy(centers), to_numpy(self._centers))
+    def places(self, coef=None):
+        """Return the rows of coefficients in `dual_coef_`, and how many it has."""
+        return self._order, self.n_coefs
 
     def sample(self, whiten=None):
         """Return the rows to measure the step on, and their weights."""
@@ -215,7 +215,7 @@ class GeneralProblem(Problem):
 
     def least_ridge(self):
         """Return the c below which rounding of the kernel matrix drowns the penalty."""
-        least = rounding(self.xp, self.dtype, self.n_coefficients)
+        least = rounding(self.xp, self.dtype, self.n_coefs)
         return least * self.n_rows * self.entry_size()
 
     def solved(self, ridge, merged):
@@ -239,7 +239,7 @@ class GeneralProblem(Problem):
             kernel=self.kernel,
             bandwidth=None,
             n_centers=None,
-            centers=self._centers,
+            centers=self.centers,
         )
         alpha = ridge / self.n_rows
         squares.iterates(alpha)
@@ -248,11 +248,11 @@ class GeneralProblem(Problem):
         if factor is None:
             return None, None
         b = equations.solve(factor)[:, :-1]
-        coef, left_out = self.coef_of(squares.dual_coef(b)), None
+        coef, left_out = self.coef_of({"dual_coef_": squares.dual_coef(b)}), None
         if squares.calibrates:
             # Leave out no center: without its row, almost nothing would determine its
             # coefficient, and new rows are not centers.
-            others = ~choice_of_centers.rows_among(squares.all.X, self._centers)
+            others = ~choice_of_centers.rows_among(squares.all.X, self.centers)
             left_out = squares.left_out(alpha, factor, among=others)
         return coef, left_out
 
@@ -282,16 +282,6 @@ class GeneralProblem(Problem):
     def row_operator(self):
         """Return K(X, X) of the training rows."""
         return TiledKernel(self.kernel, self._gather(slice(0, self.n_rows)))
-
-    def initial_coef(self):
-        """Return coefficients of zero."""
-        shape = self.n_coefficients, self.targets.shape[1]
-        return self.xp.zeros(shape, dtype=self.dtype, device=self.device)
-
-    def coef_of(self, dual_coef):
-        """Return the coefficients of a fitted model, in the solver's order."""
-        dual_coef = move(dual_coef, self.xp, self.device)
-        return take(self.xp.astype(dual_coef, self.dtype, copy=False), self._order)
 
     def validation_values(self, coef):
         """Return f on the held-out rows, on the host, shape (m, l)."""
@@ -325,8 +315,7 @@ class GeneralProblem(Problem):
 
     def fitted_attributes(self, coef):
         """Return the attributes that prediction and further steps need."""
-        dual_coef = take(coef, np.argsort(self._order))
-        centers = self.to_source(self._centers)
+        dual_coef, centers = scatter(coef, *self.places()), self.to_source(self.centers)
         return self.kernel_attributes(dual_coef, self.intercept, centers) | {
             "weight_scale_": float(self.weight_scale)
         }

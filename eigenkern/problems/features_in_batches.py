@@ -141,10 +141,16 @@ class LinearProblem(Problem):
         mean = move(mean, self.xp, self.device)
         return self.xp.astype(mean, self.dtype, copy=False)
 
-    def coef_of(self, coef):
-        """Return the coefficients (d, l) of the `coef_` of a fitted model."""
+    def suits(self, fitted):
+        """Whether a model with these attributes has as many features and outputs."""
+        shape = (1, *fitted["coef_"].shape)[-2:]
+        return tuple(shape) == (self.targets.shape[1], self.operator.shape[1])
+
+    def coef_of(self, fitted):
+        """Return the coefficients (d, l) of a fitted model, from its attributes."""
         d, n_outputs = self.operator.shape[1], self.targets.shape[1]
-        coef = self.xp.reshape(move(coef, self.xp, self.device), (n_outputs, d))
+        coef = move(fitted["coef_"], self.xp, self.device)
+        coef = self.xp.reshape(coef, (n_outputs, d))
         return self.xp.asarray(self.xp.astype(coef, self.dtype).T, copy=True)
 
     def validation_values(self, coef):

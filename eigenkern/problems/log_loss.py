@@ -152,10 +152,10 @@ class LogisticProblem(CenterProblem):
         n = self.n_observations(self.validation)
         return standard_error(losses, self.validation.weights, n)
 
-    def kept_coef(self, dual_coef, intercept):
-        """Return the coefficients of fitted attributes."""
-        coef = large_product(self.whitening.L.T, super().kept_coef(dual_coef))
-        c = self.xp.astype(self.to_compute(intercept), self.xp.float64)
+    def coef_of(self, fitted):
+        """Return the coefficients of a fitted model, from its attributes."""
+        coef = large_product(self.whitening.L.T, super().coef_of(fitted))
+        c = self.xp.astype(self.to_compute(fitted["intercept_"]), self.xp.float64)
         return self.xp.concat([coef, c[None, :]])
 
     def fitted_attributes(self, coef):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..arrays import memory
-from ..arrays.array import device_of, move, namespace, slices
+from ..arrays.array import device_of, move, namespace, slices, to_numpy
 from ..arrays.array import take as take_in_memory
 from ..arrays.devices import compute_device, compute_devices
 from ..arrays.memory import n_bytes
@@ -50,6 +50,8 @@ class Problem:
     """
 
     within = 0.0
+    #: Centers and their rows in X, if they are known, of a model with such.
+    centers = center_indices = None
 
     def __init__(self, device, X, *, several=True):
         self._source = namespace(X), device_of(X)
@@ -59,10 +61,33 @@ class Problem:
         self.xp, self.device = devices[0]
         self.n_features = X.shape[1]
 
+    @property
+    def n_coefs(self):
+        """Coefficients per output."""
+        return self.operator.shape[1]
+
     def initial_coef(self):
         """Return the coefficients of the constant model."""
-        shape = self.operator.shape[1], self.targets.shape[1]
-        return self.xp.zeros(shape, dtype=self.dtype, device=self.device)
+        shape = self.n_coefs, self.targets.shape[1]
+        return self.xp.zeros(shape, dtype=self.targets.dtype, device=self.device)
+
+    def places(self, coef=None):
+        """Return the rows of coefficients in `dual_coef_`, and how many it has."""
+        raise NotImplementedError
+
+    def coef_of(self, fitted):
+        """Return the coefficients of a fitted model, from its attributes."""
+        coef = take(self.to_compute(fitted["dual_coef_"]), self.places()[0])
+        return self.xp.astype(coef, self.targets.dtype, copy=False)
+
+    def suits(self, fitted):
+        """Whether a model with these attributes has the same centers and outputs."""
+        shape = self.places()[1], self.targets.shape[1]
+        same = tuple(fitted["dual_coef_"].shape) == shape
+        return same and all(
+            _equal(getattr(self, name), fitted.get(f"{name}_"))
+            for name in ("centers", "center_indices")
+        )
 
     def residual(self, coef, n_rows=None):
         """Return f - y, or its negative, on the first training rows, or on all."""
@@ -127,6 +152,13 @@ class Problem:
             "bandwidth_": getattr(self.kernel, "bandwidth", None),
             "centers_": None if self.kernel is None else centers,
         }
+
+
+def _equal(one, other):
+    """Whether two arrays, or None, are equal."""
+    if one is None or one is other:
+        return one is other
+    return other is not None and np.array_equal(to_numpy(one), to_numpy(other))
 
 
 def take(values, index, axis=0):

@@ -24,7 +24,7 @@ class RowProblem(LeastSquares):
 
     @property
     def n_coefs(self):
-        """All rows."""
+        """One for each row, those held out included."""
         return len(self.all.index)
 
     def _part(self, coef):

@@ -3,9 +3,7 @@
 from copy import copy
 from dataclasses import replace
 
-import numpy as np
-
-from ..arrays.array import move, namespace, to_numpy
+from ..arrays.array import namespace, to_numpy
 from ..arrays.linalg import eigh
 from ..losses import mean_of_targets
 from ..methods.direct import N_DIAGONAL, usual_size
@@ -87,7 +85,7 @@ class KernelProblem(Problem):
                 K = take_entries(data.X, held_out, train)
                 self.validation = GivenMatrix(self.to_compute(K))
         else:
-            rows, Y = take(data.X, train), data.targets[train]
+            self.centers, rows, Y = data.X, take(data.X, train), data.targets[train]
             options = {"alpha": alpha, "dtype": bandwidth_dtype}
             self.kernel = make_kernel(
                 kernel, bandwidth, rows, self.rng, Y, w, data, **options
@@ -186,23 +184,9 @@ class KernelProblem(Problem):
         entries = self.xp.astype(self.kernel.diagonal(X), self.dtype)
         return entries if self._added is None else entries + self._added[rows]
 
-    @property
-    def n_coefficients(self):
-        """Number of rows of `dual_coef_`: one per row of X, even without weight."""
-        return self._X.shape[0]
-
-    def coef_of(self, dual_coef):
-        """Return the coefficients of a fitted model, in the solver's order."""
-        dual_coef = move(dual_coef, self.xp, self.device)
-        return take(self.xp.astype(dual_coef, self.dtype, copy=False), self._train)
-
-    def has_centers(self, centers):
-        """Whether X equals the centers of a fitted model."""
-        if centers is None:
-            return self.kernel is None
-        if centers is self._X:
-            return True
-        return np.array_equal(to_numpy(centers), to_numpy(self._X))
+    def places(self, coef=None):
+        """Return the rows of `dual_coef_`: one per row of X, even without weight."""
+        return self._train, self._X.shape[0]
 
     def validation_values(self, coef):
         """Return f on the held-out rows, on the host, shape (m, l)."""
@@ -218,5 +202,5 @@ class KernelProblem(Problem):
 
     def fitted_attributes(self, coef):
         """Return the attributes that prediction needs, rows in the order of X."""
-        dual_coef = scatter(self._projected(coef), self._train, self.n_coefficients)
-        return self.kernel_attributes(dual_coef, self.intercept, self._X)
+        dual_coef = scatter(self._projected(coef), *self.places())
+        return self.kernel_attributes(dual_coef, self.intercept, self.centers)

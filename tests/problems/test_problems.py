@@ -79,9 +79,7 @@ def kernel(X, Y, weights, train, held_out):
         return K @ fitted["dual_coef_"] + fitted["intercept_"]
 
     coef = random_like(problem.initial_coef())
-    return Case(
-        problem, coef, predict, again=lambda f: problem.coef_of(f["dual_coef_"])
-    )
+    return Case(problem, coef, predict, again=lambda f: problem.coef_of(f))
 
 
 def kernel_cached(X, Y, weights, train, held_out):
@@ -109,9 +107,7 @@ def precomputed(X, Y, weights, train, held_out):
         return K[rows] @ fitted["dual_coef_"] + fitted["intercept_"]
 
     coef = random_like(problem.initial_coef())
-    return Case(
-        problem, coef, predict, again=lambda f: problem.coef_of(f["dual_coef_"])
-    )
+    return Case(problem, coef, predict, again=lambda f: problem.coef_of(f))
 
 
 def general(X, Y, weights, train, held_out):
@@ -125,9 +121,7 @@ def general(X, Y, weights, train, held_out):
         return dense(X[rows], Z) @ fitted["dual_coef_"] + fitted["intercept_"]
 
     coef = random_like(problem.initial_coef())
-    return Case(
-        problem, coef, predict, again=lambda f: problem.coef_of(f["dual_coef_"])
-    )
+    return Case(problem, coef, predict, again=lambda f: problem.coef_of(f))
 
 
 def general_cached(X, Y, weights, train, held_out):
@@ -146,7 +140,7 @@ def linear(X, Y, weights, train, held_out):
         return dense_X[rows] @ fitted["coef_"].T + fitted["intercept_"]
 
     coef = random_like(problem.initial_coef())
-    return Case(problem, coef, predict, again=lambda f: problem.coef_of(f["coef_"]))
+    return Case(problem, coef, predict, again=lambda f: problem.coef_of(f))
 
 
 def linear_sparse(X, Y, weights, train, held_out):
