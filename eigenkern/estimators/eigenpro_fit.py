@@ -6,7 +6,6 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
-from sklearn.base import is_classifier
 
 from ..arrays.array import to_numpy
 from ..centers import METHODS, distinct_rows
@@ -46,12 +45,13 @@ from ..plan.parameters import (
     largest_size,
     n_to_calibrate,
 )
-from ..plan.penalty import auto_ridge
-from ..plan.sizes import direct_bytes
+from ..plan.penalty import N_RIDGE_ROWS
+from ..plan.sizes import direct_bytes, n_sampled_rows
 from ..plan.step import Tuning, tune, tune_on_centers
 from ..preconditioners.global_spectral import GlobalSpectral
 from ..preconditioners.spectral import Spectral
 from ..problems.centers_in_batches import GeneralProblem
+from ..problems.closed_form import ridge_of_rows
 from ..problems.data import Data, hold_out
 from ..problems.problem import weighted_mean_square
 from ..problems.rows_in_batches import KernelProblem
@@ -87,7 +87,7 @@ class Basis:
     A subclass defines what `prepared` calls, in its order:
 
     - ``_problem()``: the problem, with the held-out rows to predict;
-    - ``ridge()``: c = alpha n, which a fit may choose;
+    - ``_chosen_ridge()``: c = alpha n, if a fit chooses it;
     - ``plan(ridge, direct=)``: the `Plan`, direct only if it may be so;
     - ``solved(ridge)``: coefficients, loss, chosen attributes and left-out values of a
       direct solution, or None;
@@ -102,6 +102,12 @@ class Basis:
         self.model, self.merged, self.held_out = model, merged, held_out
         self.problem = self._problem()
         self.problem.within = merged.within
+
+    def ridge(self):
+        """Return c = alpha n: given, or chosen."""
+        if chooses_penalty(self.model):
+            return self._chosen_ridge()
+        return given_penalty(self.model) * len(self.merged.rows)
 
 
 def prepared(kind, model, data, train, held_out, *, fewest, direct=True):
@@ -153,24 +159,6 @@ def _solution(problem, coef, loss, chosen, left_out):
     }
     solver = iter([State(coef, chosen, out_of_sample=left_out)])
     return problem, solver, chosen, SolutionRule(problem, [loss])
-
-
-def _chosen_ridge(basis, K, in_double):
-    """Return c: given, or chosen on K, the kernel matrix of rows or a sample of them.
-
-    `in_double` is that of `auto_ridge`.
-    """
-    model, problem = basis.model, basis.problem
-    if not chooses_penalty(model):
-        return given_penalty(model) * problem.targets.shape[0]
-    return auto_ridge(
-        K,
-        problem.targets,
-        problem.weights,
-        replicates=basis.merged.replicates,
-        labels=is_classifier(model),
-        in_double=in_double,
-    )
 
 
 def _tuned(basis, K, sizes, *, of_all_rows):
@@ -235,11 +223,10 @@ class OnRows(Basis):
             problem = problem.in_double().positive()
         return problem
 
-    def ridge(self):
-        problem, in_double = self.problem, None
-        if not (problem.kernel is None or self.merged.data.indefinite):
-            in_double = problem.first_rows_in_double
-        return _chosen_ridge(self, problem.operator, in_double)
+    def _chosen_ridge(self):
+        problem, merged = self.problem, self.merged
+        K = problem.operator if merged.data.indefinite else None
+        return ridge_of_rows(problem, merged, N_RIDGE_ROWS, problem.dtype, K)
 
     def plan(self, ridge, *, direct):
         return self._plan if direct else plan_on_rows(self._shape, direct=False)
@@ -329,12 +316,12 @@ class OnCenters(Basis):
         )
         return problem
 
-    def ridge(self):
-        problem = self.problem
-        if self.merged.data.indefinite:  # no penalty can be chosen
-            return given_penalty(self.model) * problem.n_rows
-        K = problem.sampled_kernel()
-        return _chosen_ridge(self, K, problem.sampled_kernel_in_double)
+    def _chosen_ridge(self):
+        problem, merged = self.problem, self.merged
+        if merged.data.indefinite:  # none can be chosen
+            return 0.0
+        n_sample = n_sampled_rows(problem.n_rows)
+        return ridge_of_rows(problem, merged, n_sample, problem.dtype)
 
     def plan(self, ridge, *, direct):
         p, indefinite = self.problem.n_coefs, self.merged.data.indefinite
@@ -382,7 +369,7 @@ class OnCenters(Basis):
 class ExactlyOnCenters(OnCenters):
     """EigenPro 3 with exact projections of full batches."""
 
-    def ridge(self):
+    def _chosen_ridge(self):
         return 0.0
 
     def plan(self, ridge, *, direct):

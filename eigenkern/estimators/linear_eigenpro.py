@@ -33,7 +33,6 @@ from ..methods.epochs import eigenpro, step_on_features
 from ..operators.centered import features_of
 from ..plan.of_epochs import plan_on_features
 from ..plan.parameters import (
-    chooses_penalty,
     given_penalty,
     has_penalty,
     is_auto,
@@ -319,6 +318,8 @@ class _LinearEigenPro(Streaming, Model):
 class OnFeatures(Basis):
     """Rows of features: linear EigenPro, or one factor of F' F or F F'."""
 
+    _begun = None
+
     def _problem(self):
         model, merged = self.model, self.merged
         return model._problem(
@@ -329,10 +330,8 @@ class OnFeatures(Basis):
             needs_normal=partial(is_solved_directly, model),
         )
 
-    def ridge(self):
-        problem, self._begun = self.problem, None
-        if not chooses_penalty(self.model):
-            return given_penalty(self.model) * len(self.merged.rows)
+    def _chosen_ridge(self):
+        problem = self.problem
         ridge, self._begun = auto_ridge_of_features(
             problem.operator,
             problem.targets,

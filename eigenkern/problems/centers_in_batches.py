@@ -269,16 +269,6 @@ class GeneralProblem(Problem):
         """Return K(X, Z) of the training rows."""
         return self.center_matrix.rows(self._gather(slice(0, self.n_rows))).block()
 
-    def sampled_kernel(self):
-        """Return K(X, X) of a sample: the first training rows in the solver's order."""
-        rows = slice(0, n_sampled_rows(self.n_rows))
-        return TiledKernel(self.kernel, self._gather(rows))
-
-    def sampled_kernel_in_double(self, n):
-        """Return the same in double precision, of the first `n` rows."""
-        X = self.xp.astype(self._gather(slice(0, n)), self.xp.float64)
-        return TiledKernel(self.kernel, X)
-
     def row_operator(self):
         """Return K(X, X) of the training rows."""
         return TiledKernel(self.kernel, self._gather(slice(0, self.n_rows)))

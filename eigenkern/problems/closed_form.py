@@ -65,32 +65,32 @@ class Sample:
         return self._centers.block(start, stop, 0, n_centers, dtype=dtype)
 
 
-def auto_alpha(problem, data, rows, dtype, n_sample):
-    """Return the lambda with which kernel ridge regression predicts new rows best.
+def ridge_of_rows(problem, merged, n_sample, dtype, K=None):
+    """Return the c of kernel ridge regression that predicts new rows best.
 
-    It is that of ``mean_i (y_i - f(x_i))^2 + lambda |f|^2`` on the training `rows`, see
-    `plan.penalty`, or of `n_sample` of them; 0 if there are too few to tell. Kernel
-    values have the data type `dtype`, unless the penalty is below their rounding.
+    It is that of `plan.penalty`, on the first `n_sample` of the rows; 0 if there are
+    too few to tell. Kernel values have the data type `dtype`, unless the penalty is
+    below their rounding. `K` is given if that of the problem's kernel will not do.
     """
-    xp, merged = problem.xp, data.merged(rows)
-    n = len(merged.rows)
-    sample = merged.rows[:n_sample]
-    Y, w = merged.data.targets[merged.rows], merged.data.weights_of(merged.rows)
-    Y, w = Y - mean_of_targets(Y, w), w / w.mean()
-    options = {"replicates": merged.replicates, "labels": data.groups is not None}
-    if problem.kernel is None:
+    xp, data, rows = problem.xp, merged.data, merged.rows
+    sample, in_double = rows[:n_sample], None
+    if K is None and problem.kernel is None:
         K = problem.to_compute(take_entries(data.X, sample, sample))
         K = GivenMatrix(xp.astype(K, dtype, copy=False))
-    else:
+    elif K is None:
         X = problem.to_compute(take(data.X, sample))
         X = xp.astype(X, dtype, copy=False)
         K = TiledKernel(problem.kernel, X)
-        options["in_double"] = lambda m: TiledKernel(
-            problem.kernel, xp.astype(X[:m, :], xp.float64)
-        )
-    like, n_sample = {"dtype": dtype, "device": problem.device}, len(sample)
-    Y, w = (xp.asarray(values[:n_sample], **like) for values in (Y, w))
-    return auto_ridge(K, Y, w, **options) / n
+
+        def in_double(m):
+            return TiledKernel(problem.kernel, xp.astype(X[:m, :], xp.float64))
+
+    Y, w = data.targets[rows], data.weights_of(rows)
+    Y, w = Y - mean_of_targets(Y, w), w / w.mean()
+    like, n = {"dtype": dtype, "device": problem.device}, len(sample)
+    Y, w = (xp.asarray(values[:n], **like) for values in (Y, w))
+    options = {"replicates": merged.replicates, "labels": data.groups is not None}
+    return auto_ridge(K, Y, w, **options, in_double=in_double)
 
 
 # Most distinct rows to hold out together, if no factor can leave out single rows.
@@ -312,12 +312,12 @@ class LeastSquares(Problem):
 
     def auto_alpha(self):
         """Return the lambda that the training rows prefer."""
-        found = 0.0
-        if not self._data.indefinite:
-            rows = np.sort(self.train.index)
-            n_sample = n_sampled(len(rows), self.n_centers)
-            found = auto_alpha(self, self._data, rows, self.dtype, n_sample)
-        return found or _UNCHOSEN_ALPHA
+        if self._data.indefinite:
+            return _UNCHOSEN_ALPHA
+        rows = np.sort(self.train.index)
+        merged, n_sample = self._data.merged(rows), n_sampled(len(rows), self.n_centers)
+        ridge = ridge_of_rows(self, merged, n_sample, self.dtype)
+        return ridge / len(merged.rows) or _UNCHOSEN_ALPHA
 
     # Data type: a closed form computes kernel values in float64, an iteration in that
     # of the rows, if that does no harm.

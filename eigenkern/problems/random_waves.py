@@ -12,7 +12,7 @@ from ..operators.waves import FourierBlocks, frame_of_phases
 from ..plan.of_random_features import ALPHA, N_SAMPLED, longest_safe_step
 from ..rows.robust import cast
 from ..rows.transfer import move_what_fits
-from .closed_form import auto_alpha
+from .closed_form import ridge_of_rows
 from .kernel_parameters import make_kernel
 from .problem import Problem, take
 
@@ -152,8 +152,9 @@ class FourierProblem(Problem):
         """
         Y = self._without_outliers((data.targets - self._shift) / self._target_scale)
         data = replace(data, targets=Y)
-        curvature = self.loss_function.curvature_at(self._constant)
-        return max(curvature * auto_alpha(self, data, train, self.dtype, n_rows), ALPHA)
+        merged = data.merged(train)
+        alpha = ridge_of_rows(self, merged, n_rows, self.dtype) / len(merged.rows)
+        return max(self.loss_function.curvature_at(self._constant) * alpha, ALPHA)
 
     def _without_outliers(self, Y):
         """Return scaled targets as a loss that tolerates outliers sees them."""

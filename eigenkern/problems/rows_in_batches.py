@@ -10,7 +10,6 @@ from ..methods.direct import N_DIAGONAL, usual_size
 from ..operators.cached import keep
 from ..operators.matrix import GivenMatrix
 from ..operators.sharded import kernel_operator
-from ..operators.tiled import TiledKernel
 from ..plan.sizes import rounding
 from .kernel_parameters import make_kernel
 from .problem import (
@@ -144,11 +143,6 @@ class KernelProblem(Problem):
         w = None if self.weights is None else self.weights[: entries.shape[0]]
         least = n * rounding(self.xp, self.dtype, n) * usual_size(entries, w)
         return self.in_double() if 0 < ridge <= least else self
-
-    def first_rows_in_double(self, n):
-        """Return K(X, X) of the first rows in double precision."""
-        X = self.to_compute(take(self._X, self._train[:n]))
-        return TiledKernel(self.kernel, self.xp.astype(X, self.xp.float64))
 
     def penalized(self, ridge):
         """Return the problem of K + c W^-1, c = `ridge`: kernel ridge regression.
