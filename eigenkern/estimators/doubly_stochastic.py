@@ -70,9 +70,7 @@ class _DoublyStochastic(Streaming, Model):
         check_kernel_parameters(self)
         check_spectral_law(self.kernel)
         check_choice("algorithm", self.algorithm, ("dsg", "udsg", "cdsg"))
-        if not isinstance(self.loss, str) or self.loss not in self._losses:
-            names = ", ".join(repr(name) for name in self._losses)
-            raise ValueError(f"loss must be one of {names}; got {self.loss!r}")
+        check_choice("loss", self.loss, self._losses)
         check_number("alpha", self.alpha, 0, or_auto=True)
         check_number("n_new", self.n_new, 1, integer=True)
         for name, low in {"block_size": 1, "batch_size": 2, "n_old": 0}.items():

@@ -71,8 +71,8 @@ def check_number(
 
 
 def check_choice(name, value, choices):
-    """Raise a ValueError unless `value` is one of several texts."""
-    if not isinstance(value, str) or value not in choices:
+    """Raise a ValueError unless `value` is one of several texts (or None)."""
+    if not isinstance(value, str | None) or value not in choices:
         *some, last = (repr(choice) for choice in choices)
         raise ValueError(f"{name} must be {', '.join(some)} or {last}; got {value!r}")
 

@@ -515,7 +515,7 @@ BAD = [
     ({"kernel": "rbff"}, "kernel must be one of"),
     ({"bandwidth": -1.0}, "bandwidth must be positive"),
     ({"algorithm": "sgd"}, "algorithm must be 'dsg', 'udsg' or 'cdsg'; got 'sgd'"),
-    ({"loss": "logistic"}, "loss must be one of .*; got 'logistic'"),
+    ({"loss": "logistic"}, "loss must be '.* or '.*; got 'logistic'"),
     ({"alpha": -1e-3}, "alpha must be 'auto' or a number >= 0"),
     ({"alpha": "path"}, "alpha must be 'auto' or a number >= 0; got 'path'"),
     ({"alpha": np.nan}, "alpha must be 'auto' or a number >= 0"),
