@@ -224,9 +224,9 @@ class OnRows(Basis):
         return problem
 
     def _chosen_ridge(self):
-        problem, merged = self.problem, self.merged
-        K = problem.operator if merged.data.indefinite else None
-        return ridge_of_rows(problem, merged, N_RIDGE_ROWS, problem.dtype, K)
+        problem = self.problem
+        K, sizes = problem.operator, (N_RIDGE_ROWS, problem.dtype)
+        return ridge_of_rows(problem, self.merged, *sizes, K)
 
     def plan(self, ridge, *, direct):
         return self._plan if direct else plan_on_rows(self._shape, direct=False)
@@ -288,11 +288,6 @@ class OnRows(Basis):
         return self._solver(coef=start, try_steps=is_auto(self.model.step_size))
 
 
-# Minimum number of batches in an epoch: a direct solution counts as this many
-# projections for each epoch that it replaces, in case more rows are learned later.
-_LEAST_BATCHES = 8
-
-
 class ProjectedRule(EpochRule):
     """The rule of epochs that also warns if projections were inaccurate."""
 
@@ -343,7 +338,7 @@ class OnCenters(Basis):
             "cache_size_": 0.0,
             "alpha_": ridge / problem.n_rows,
             "projection_interval_": None,
-            "t_": _LEAST_BATCHES * model.max_iter,
+            "t_": 8 * model.max_iter,  # epochs have 8 batches or more
             "projection_residual_": 0.0,
         }
         return coef, problem.loss(coef), chosen, left_out

@@ -54,25 +54,18 @@ from ..rows.robust import cast, frame_of_distances, without_far_values
 from .eigenpro import EigenProClassifier, EigenProRegressor
 from .gradients import is_on_kernels, mean_outer_product
 
-# Rounds without a better model after which a kind of metric is given up. With 1, 2, 3
-# and no limit the same metric was found on nine of ten data sets.
-_PATIENCE = 2
 # With fewer distinct rows a metric need not be learned.
 _FEW_ROWS = 20
 # Share of the plain metric in the learned one, so that features that matter little to
 # one model are not lost to the next ones. Errors with 0 and 0.02: bike_hour 0.256,
 # 0.249; california_housing 0.439, 0.441, and with 0.02 and 0.05, width 4, 0.440, 0.445.
 _FLOOR = 0.02
-# Power of R to try with the best kernel; its errors are beside those of the kernels.
-_SOFTER_POWER = 0.7
 # An alternative's error must be below this many times the present one's.
 _CLEARLY = 0.99
 # Maximum ratio of the Manhattan distance's error to the best kernel's, on part of the
 # rows, up to which both are compared on all rows. On california_housing the ratio was
 # 1.003, and 0.95 on all rows.
 _NEARLY = 1.03
-# Range of log scales of decision values to search: the values are about 1.
-_LOG_SCALES = (-5.0, 5.0)
 # Errors if no model with a metric can be fitted or evaluated.
 _FAILURES = (ValueError, ArithmeticError, MemoryError)
 
@@ -113,7 +106,8 @@ def learned_metrics(problem, max_rounds):
     best = diagonal = problem.first_round()
     yield State(best)
     for kind in problem.kinds:
-        now, plateau = best, Plateau(0.0, _PATIENCE)
+        # With 1, 3 and no limit the same metric was found on nine of ten data sets.
+        now, plateau = best, Plateau(0.0, 2)
         plateau.update(best.error, 1.0)
         for _ in range(max_rounds):
             now = problem.next_round(now, kind)
@@ -290,7 +284,7 @@ class MetricProblem:
         if one.kind is None:
             return one, error
         R = to_numpy(one.root).astype(np.float64)
-        softer = _of_eigenvalues(R, lambda values: values**_SOFTER_POWER)
+        softer = _of_eigenvalues(R, lambda values: values**0.7)
         softer = self._as_features(softer * (len(R) / np.sum(softer**2)) ** 0.5)
         of_softer = self._error_of_part(softer, kernel, rows)
         if of_softer < _CLEARLY * error:
@@ -410,7 +404,7 @@ def _brier_score_of_best_scale(F, Y, weights):
         P = softmax(np.exp(log_scale) * F, axis=1)
         return np.average(np.sum((P - Y) ** 2, axis=1), weights=weights)
 
-    best = minimize_scalar(score, bounds=_LOG_SCALES, method="bounded").fun
+    best = minimize_scalar(score, bounds=(-5.0, 5.0), method="bounded").fun
     frequencies = mean_of_targets(Y, weights)
     return best / ((1.0 - np.sum(frequencies**2)) or 1.0)
 

@@ -22,11 +22,6 @@ _LOG_START, _DISTANCE_PENALTY = (np.log(1.5), np.log(0.03)), 0.01
 # Weight, in rows, of the penalty on squared offsets, which a few rows of a class do not
 # determine. .1: 1.002 on average, 10: 1.001, 1e6 (no offsets): 1.005.
 _OFFSET_PENALTY = 1.0
-# Maximum number of Newton steps, and the step size below which to stop: 5 to 39 steps.
-_MAX_NEWTON_STEPS, _MIN_NEWTON_STEP = 100, 1e-4
-# Initial damping, its factors after accepted and rejected steps, and its minimum after
-# a rejected one. All give the same minimum, in up to a quarter more steps.
-_DAMPING, _IF_ACCEPTED, _IF_REJECTED, _MIN_DAMPING = 1.0, 0.1, 10, 1e-6
 
 
 @dataclass(frozen=True)
@@ -150,17 +145,18 @@ def _log_loss(F, T, weights, theta):
 @np.errstate(over="ignore", invalid="ignore")  # a step that overflows is rejected
 def _minimized(loss, theta):
     """Return the minimum by Newton's method, with damping until the loss falls."""
-    (value, derivatives), damping = loss(theta), _DAMPING
+    # Other damping gives the same minimum, in up to a quarter more steps.
+    (value, derivatives), damping = loss(theta), 1.0
     gradient, H = derivatives()
-    for _ in range(_MAX_NEWTON_STEPS):
+    for _ in range(100):  # it takes 5 to 39
         step = _newton_step(gradient, H, damping)
         new, derivatives = loss(theta + step)
         if new <= value + 1e-14 * abs(value):
-            theta, value, damping = theta + step, new, _IF_ACCEPTED * damping
+            theta, value, damping = theta + step, new, 0.1 * damping
             gradient, H = derivatives()
         else:
-            damping = max(_IF_REJECTED * damping, _MIN_DAMPING)
-        if np.abs(step).max() < _MIN_NEWTON_STEP:
+            damping = max(10 * damping, 1e-6)
+        if np.abs(step).max() < 1e-4:
             break
     return theta
 

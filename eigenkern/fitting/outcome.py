@@ -23,8 +23,6 @@ _LEAST_SHARE, _CLEAR_SHARE = 1e-3, 0.1
 # The loss is that of a few random rows or, if they leave a doubt, of more; up to as
 # many it is that of all. The model gets the benefit of _DOUBT standard errors.
 _JUDGED, _DOUBT = (200, 2000), 2.0
-# Targets that differ by fewer rounding errors are equal.
-_EQUAL_TARGETS_EPS = 10
 
 
 def warn_of_outcome(model, data, rule):
@@ -63,7 +61,7 @@ def learned_nothing(model, data):
     w = data.weights_of(rows)
     Y, eps = data.targets[rows], np.finfo(str(data.X.dtype).split(".")[-1]).eps
     spread = np.average((Y - mean_of_targets(Y, w)) ** 2, 0, w) ** 0.5
-    varies = spread > _EQUAL_TARGETS_EPS * eps * np.abs(Y).max(axis=0)
+    varies = spread > 10 * eps * np.abs(Y).max(axis=0)
     if not varies.any():
         return False
     spread, fitted = np.where(varies, spread, 1.0), getattr(model, "estimator_", model)

@@ -227,9 +227,6 @@ _FEWEST_UNSEEN, _MOST_UNSEEN = 300, 1000
 # By how much the log likelihood of another ratio must be larger for it to be used. By
 # chance alone this happens in 2 of 100 cases.
 _LIKELIHOOD_GAIN = 2.0
-# Number of ratios to try, a geometric sequence: deviations are within 0.1 % of those
-# with 1600 ratios.
-_N_RATIOS = 100
 
 
 def n_left_out(n_rows, fraction, most=_MOST_UNSEEN):
@@ -254,7 +251,8 @@ def scales(residuals, unseen, noise, ratio, largest):
     `largest` is the largest ratio to try.
     """
     least = max(ratio, EPS * largest)
-    ratios = np.geomspace(least, max(least, largest), _N_RATIOS)
+    # With 1600 ratios deviations change by 0.1 %.
+    ratios = np.geomspace(least, max(least, largest), 100)
     ratios[0] = ratio
     variances = to_numpy(unseen)[:, None] + to_numpy(noise)[:, None] * ratios
     sizes = np.mean(

@@ -25,9 +25,6 @@ from ..rows.lazy_rows import check_in_memory, is_lazy, rows_at
 from .closed_form import LeastSquares, products
 from .problem import shuffled, take
 
-# Rows sampled to compute the centers' weights if the rows are not in memory.
-_N_WEIGHED = 20_000
-
 
 class CenterProblem(LeastSquares):
     """Least squares on centers: phi(x) = R' K(Z, x).
@@ -293,7 +290,7 @@ class CenterProblem(LeastSquares):
         else:
             X = rows.X
             if is_lazy(X):
-                chosen = shuffled(len(weights))[:_N_WEIGHED]
+                chosen = shuffled(len(weights))[:20_000]
                 X, weights = rows_at(X, chosen), weights[chosen]
             centers = take(self.centers, used)
             found = masses(X, move(centers, namespace(X), device_of(X)), weights)

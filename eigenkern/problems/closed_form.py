@@ -34,10 +34,9 @@ from .data import OutOfSample, sample_of_classes
 from .kernel_parameters import make_kernel
 from .problem import Problem, scatter, shuffled, take, take_entries
 
-# Rows on which predictions in single precision are compared with those in double, and
-# the root mean squared difference, in standard deviations of the targets, that is
-# harmless: R2 then changes by 1e-6, and by up to 2e-3 if it is not random.
-_N_COMPARED_ROWS, _HARMLESS = 256, 1e-3
+# Root mean squared difference of predictions in single and in double precision, in
+# standard deviations of the targets, that is harmless: R2 changes by 1e-6 to 2e-3.
+_HARMLESS = 1e-3
 
 
 class Sample:
@@ -70,21 +69,21 @@ def ridge_of_rows(problem, merged, n_sample, dtype, K=None):
 
     It is that of `plan.penalty`, on the first `n_sample` of the rows; 0 if there are
     too few to tell. Kernel values have the data type `dtype`, unless the penalty is
-    below their rounding. `K` is given if that of the problem's kernel will not do.
+    below their rounding. `K` is the kernel matrix, if it is at hand.
     """
     xp, data, rows = problem.xp, merged.data, merged.rows
-    sample, in_double = rows[:n_sample], None
-    if K is None and problem.kernel is None:
+    sample, kernel = rows[:n_sample], problem.kernel
+
+    def matrix(m=n_sample, dtype=xp.float64):
+        X = problem.to_compute(take(data.X, sample[:m]))
+        return TiledKernel(kernel, xp.astype(X, dtype, copy=False))
+
+    if K is None and kernel is None:
         K = problem.to_compute(take_entries(data.X, sample, sample))
         K = GivenMatrix(xp.astype(K, dtype, copy=False))
     elif K is None:
-        X = problem.to_compute(take(data.X, sample))
-        X = xp.astype(X, dtype, copy=False)
-        K = TiledKernel(problem.kernel, X)
-
-        def in_double(m):
-            return TiledKernel(problem.kernel, xp.astype(X[:m, :], xp.float64))
-
+        K = matrix(dtype=dtype)
+    in_double = None if kernel is None or data.indefinite else matrix
     Y, w = data.targets[rows], data.weights_of(rows)
     Y, w = Y - mean_of_targets(Y, w), w / w.mean()
     like, n = {"dtype": dtype, "device": problem.device}, len(sample)
@@ -93,12 +92,6 @@ def ridge_of_rows(problem, merged, n_sample, dtype, K=None):
     return auto_ridge(K, Y, w, **options, in_double=in_double)
 
 
-# Most distinct rows to hold out together, if no factor can leave out single rows.
-_MAX_HELD_OUT = 2000
-# With fewer rows that are not centers, centers are left out too.
-_MIN_OTHER_ROWS = 50
-# The part of the left-out rows that are usual rows, for variances of others.
-_USUAL = 0.95
 # lambda if there are too few rows to choose it, or no penalty is known to suit a kernel
 # that is not positive semi-definite.
 _UNCHOSEN_ALPHA = 1e-6
@@ -367,7 +360,7 @@ class LeastSquares(Problem):
             return self.dtype
         a, Z = self.expand(coef), self.centers_of(coef)
         X = self.train.X
-        X = rows_at(X, np.sort(shuffled(X.shape[0])[:_N_COMPARED_ROWS]))
+        X = rows_at(X, np.sort(shuffled(X.shape[0])[:256]))
         kernels = (
             kernel_operator(self.kernel, centers, self.devices, X)
             for centers in (self.in_kernel_dtype(Z), Z)
@@ -521,7 +514,7 @@ class LeastSquares(Problem):
         if self.center_indices is None:
             return everything
         able = ~np.isin(self.all.index, self.center_indices)
-        return able if np.sum(able) >= _MIN_OTHER_ROWS else everything
+        return able if np.sum(able) >= 50 else everything
 
     def rows_to_hold_out(self):
         """Return the positions of some training rows together with all their copies.
@@ -531,7 +524,7 @@ class LeastSquares(Problem):
         first, which, n_of_set = self._data.observations(self.train.index)
         n_equal = n_of_set[self._data.distinct(self.train.index)[1][first]]
         able = np.flatnonzero(self._able_to_leave_out()[first] | (n_equal > 1))
-        n_held = min(max(len(first) // 5, 1), _MAX_HELD_OUT, len(able))
+        n_held = min(max(len(first) // 5, 1), 2000, len(able))
         chosen = self.rng.permutation(able)[:n_held]
         return np.flatnonzero(np.isin(which, chosen))
 
@@ -609,7 +602,7 @@ class LeastSquares(Problem):
         unseen, noise_factors = (to_numpy(part)[:, None] for part in found[1:])
         own = 1.0 / to_numpy(weights)[:, None]
         variances = prior * unseen + noise * (noise_factors - own)
-        usual = np.quantile(variances, _USUAL, axis=0)
+        usual = np.quantile(variances, 0.95, axis=0)
         return {
             "prior_variance_": self.to_source(prior),
             "noise_variance_": self.to_source(noise),

@@ -16,8 +16,6 @@ from ..rows.lazy_rows import is_lazy, rows_at
 from ..rows.transfer import StreamedRows
 from .problem import take
 
-# Rows that are compared with the first one at a time.
-_COMPARED_ROWS = 4096
 # Part of the repeated rows, in sets of equal rows with several targets, from which on
 # all repeated rows are replicates. In a table whose rows were copied it is 0; in one of
 # categories whose labels are noisy it is near 1.
@@ -421,7 +419,7 @@ class Data:
         if len(rows) == 1 or is_lazy(self.X):
             return len(rows) == 1
         few = rows[np.unique([0, len(rows) - 1, len(rows) // 2])]
-        parts = [few, *(rows[part] for part in slices(len(rows), _COMPARED_ROWS))]
+        parts = [few, *(rows[part] for part in slices(len(rows)))]
         first = rows_of(self.X, rows[:1])
         return all(_equal(rows_of(self.X, index), first) for index in parts)
 

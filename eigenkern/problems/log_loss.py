@@ -24,9 +24,6 @@ from .data import hold_out
 
 # Least class frequency: a class without weight would have no finite intercept.
 _MIN_FREQUENCY = 1e-6
-# The part of the sample that an automatic penalty is chosen on. Fewer observations get
-# C = 1 of scikit-learn.
-_PART_HELD_OUT, _FEWEST = 0.2, 20
 
 
 class LogisticProblem(CenterProblem):
@@ -68,11 +65,11 @@ class LogisticProblem(CenterProblem):
         which, (_, _, n_of_set) = data.distinct(rows)[1], data.observations(rows)
         n, n_sets = n_of_set.sum(), len(n_of_set)
         chosen = data.rng.permutation(n_sets)[:SAMPLED_SETS]
-        if self.constant or n < _FEWEST:
-            return 1.0 / n
+        if self.constant or n < 20:
+            return 1.0 / n  # C = 1 of scikit-learn
         sampled = rows[np.isin(which, chosen)]
         try:
-            train, held_out = hold_out(data, sampled, _PART_HELD_OUT)
+            train, held_out = hold_out(data, sampled, 0.2)
         except ValueError:  # each row has a class of its own
             return 1.0 / n
         sample = LogisticProblem(

@@ -16,9 +16,6 @@ from .closed_form import ridge_of_rows
 from .kernel_parameters import make_kernel
 from .problem import Problem, take
 
-# Standard deviations at which residuals are clipped to choose lambda.
-_OUTLIER = 3.0
-
 
 class Start(NamedTuple):
     """What is chosen on the first rows and kept for later rows.
@@ -157,10 +154,10 @@ class FourierProblem(Problem):
         return max(self.loss_function.curvature_at(self._constant) * alpha, ALPHA)
 
     def _without_outliers(self, Y):
-        """Return scaled targets as a loss that tolerates outliers sees them."""
+        """Return scaled targets without what a loss that tolerates outliers ignores."""
         if isinstance(self.loss_function, SquaredError):
             return Y
-        return np.clip(Y, -_OUTLIER, _OUTLIER)
+        return np.clip(Y, -3.0, 3.0)
 
     def longest_step(self, plan, alpha):
         """Return the `longest_safe_step` for a random sample of the rows."""
