@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import memory
 from ..arrays.array import to_numpy
-from ..centers import METHODS, distinct_rows
+from ..centers import METHODS, distinct_rows, rows_among
 from ..fitting.model import check_epochs, start_of
 from ..fitting.outcome import check_given_kernel
 from ..fitting.planning import shape_of
@@ -34,6 +35,7 @@ from ..methods.projected import (
 from ..methods.state import State
 from ..methods.step_search import RowSteps
 from ..operators.cached import cached, check_free
+from ..operators.tiled import TiledKernel
 from ..plan.of_epochs import plan_on_centers, plan_on_rows
 from ..plan.parameters import (
     calibrates,
@@ -46,10 +48,11 @@ from ..plan.parameters import (
     n_to_calibrate,
 )
 from ..plan.penalty import N_RIDGE_ROWS
-from ..plan.sizes import direct_bytes, n_sampled_rows
+from ..plan.sizes import direct_bytes, n_sampled_rows, rounding
 from ..plan.step import Tuning, tune, tune_on_centers
 from ..preconditioners.global_spectral import GlobalSpectral
 from ..preconditioners.spectral import Spectral
+from ..problems.centers_at_once import CenterProblem
 from ..problems.centers_in_batches import GeneralProblem
 from ..problems.closed_form import ridge_of_rows
 from ..problems.data import Data, hold_out
@@ -324,19 +327,41 @@ class OnCenters(Basis):
         return plan_on_centers(self._shape, p, direct=direct, needed=indefinite)
 
     def solved(self, ridge):
-        model, problem = self.model, self.problem
-        least, size = problem.least_ridge(), problem.entry_size()
+        # The normal equations of the Nystrom method on all rows.
+        model, problem, n = self.model, self.problem, self.problem.n_rows
+        size = problem.entry_size()
+        # Less is drowned by rounding of the kernel matrix.
+        least = rounding(problem.xp, problem.dtype, problem.n_coefs) * n * size
         if not 0 < size < np.inf or (given_penalty(model) > 0 and ridge <= least):
             return None
         if ridge:
             ridge = max(ridge, least)
-        penalty = max(EPOCH_PENALTY / model.max_iter * size, least)
-        coef, left_out = problem.solved(ridge or penalty, self.merged)
-        if coef is None:
+        alpha = (ridge or max(EPOCH_PENALTY / model.max_iter * size, least)) / n
+        squares = CenterProblem(
+            model.device,
+            self.merged.source,
+            np.sort(self.merged.members),
+            None,
+            kernel=problem.kernel,
+            bandwidth=None,
+            n_centers=None,
+            centers=problem.centers,
+        )
+        squares.iterates(alpha)
+        equations = squares.training
+        factor = equations.factor(alpha)
+        if factor is None:
             return None
+        dual_coef = squares.dual_coef(equations.solve(factor)[:, :-1])
+        coef, left_out = problem.coef_of({"dual_coef_": dual_coef}), None
+        if squares.calibrates:
+            # Leave out no center: without its row, almost nothing would determine its
+            # coefficient, and new rows are not centers.
+            others = ~rows_among(squares.all.X, problem.centers)
+            left_out = squares.left_out(alpha, factor, among=others)
         chosen = {
             "cache_size_": 0.0,
-            "alpha_": ridge / problem.n_rows,
+            "alpha_": ridge / n,
             "projection_interval_": None,
             "t_": 8 * model.max_iter,  # epochs have 8 batches or more
             "projection_residual_": 0.0,
@@ -374,13 +399,19 @@ class ExactlyOnCenters(OnCenters):
                 "batch_size must be 'auto' with algorithm='eigenpro3-exact', whose "
                 f"steps take all {n} training rows; got {m}"
             )
-        self.problem.check_memory()
+        K = self.problem.center_matrix
+        needed = K.itemsize * n * K.shape[0] + 16.0 * K.shape[0] ** 2
+        needs = f"algorithm='eigenpro3-exact' with {K.shape[0]} centers of {n} rows "
+        needs += f"needs {needed / 1e6:.0f} MB"
+        remedy = "pass a smaller n_centers or algorithm='eigenpro3'"
+        memory.check(needed, K.xp, K.device, needs, remedy)
         return super().plan(ridge, direct=False)
 
     def tune(self, plan, ridge):
-        problem = self.problem
-        tuning = _tuned(self, problem.row_operator(), plan.sizes, of_all_rows=True)
-        K = problem.matrix()
+        problem, X = self.problem, self.problem.gather(slice(0, self.problem.n_rows))
+        rows = TiledKernel(problem.kernel, X)
+        tuning = _tuned(self, rows, plan.sizes, of_all_rows=True)
+        K = problem.center_matrix.rows(X).block()
         self._solver = partial(
             projected_exactly,
             K,

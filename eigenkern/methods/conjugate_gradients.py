@@ -43,13 +43,7 @@ class TwoCholesky:
         rounding = float(xp.finfo(L.dtype).eps) * float(xp.linalg.trace(A))
         # Rounding can make A + alpha I indefinite if alpha is tiny.
         raised = [max(alpha, rounding) * 10**k for k in range(12)]
-        C = first_cholesky(A, [alpha, *raised])
-        if C is None:
-            raise ValueError(
-                "the kernel matrix of the centers has no Cholesky factor: scale X, or "
-                "choose another kernel or bandwidth"
-            )
-        return cls(L, C)
+        return cls(L, first_cholesky(A, [alpha, *raised]))
 
     def inner(self, c):
         """Return A^-1 c, coefficients b of the features."""

@@ -190,13 +190,8 @@ class Preconditioner:
         rounding = float(xp.finfo(A.dtype).eps) * float(xp.linalg.trace(A))
         raised = [0.0, *(rounding * 10.0**k for k in range(1, 13))]
         options = {"dtype": A.dtype, "device": device_of(A)}
-        C = first_cholesky(A, (xp.asarray(penalty + r, **options) for r in raised))
-        if C is None:
-            raise ValueError(
-                "the kernel matrix of the centers has no Cholesky factor: scale X, or "
-                "choose another kernel or bandwidth"
-            )
-        self._C, self._known = C, (alpha, mean)
+        shifts = (xp.asarray(penalty + r, **options) for r in raised)
+        self._C, self._known = first_cholesky(A, shifts), (alpha, mean)
 
     def spent(self, n_iterations):
         """Count the iterations of a Newton step."""

@@ -5,7 +5,6 @@ from copy import copy
 import numpy as np
 
 from .. import centers as choice_of_centers
-from ..arrays import memory
 from ..arrays.array import slices, to_numpy
 from ..arrays.linalg import absolute
 from ..losses import mean_of_targets
@@ -14,13 +13,11 @@ from ..methods.projected import Batch
 from ..operators.cached import keep
 from ..operators.matrix import GivenMatrix
 from ..operators.sharded import kernel_operator
-from ..operators.tiled import TiledKernel
-from ..plan.sizes import n_sampled_rows, rounding
+from ..plan.sizes import n_sampled_rows
 from ..rows.dask_rows import DaskRows
 from ..rows.lazy_rows import StoredRows, check_in_memory, is_lazy, rows_at
 from ..rows.robust import cast
 from ..rows.transfer import StreamedRows
-from .centers_at_once import CenterProblem
 from .closed_form import Sample
 from .kernel_parameters import make_kernel
 from .problem import Problem, scatter, take
@@ -134,7 +131,7 @@ class GeneralProblem(Problem):
             kernel, bandwidth, rows, self.rng, Y, weights, self._data, alpha
         )
 
-    def _gather(self, rows):
+    def gather(self, rows):
         """Return a slice of the training rows in the solver's order."""
         if self._rows is not None:
             return self._rows[rows, :]
@@ -157,7 +154,7 @@ class GeneralProblem(Problem):
     def sample(self, whiten=None):
         """Return the rows to measure the step on, and their weights."""
         rows = slice(0, n_sampled_rows(self.n_rows))
-        sample = Sample(self.center_matrix, self._gather(rows), whiten)
+        sample = Sample(self.center_matrix, self.gather(rows), whiten)
         return sample, self.weights[rows]
 
     def batches(self, batch_size):
@@ -170,7 +167,7 @@ class GeneralProblem(Problem):
                 operator = self._on_workers.part(b.start, b.stop)
                 X_b = operator.lazy_rows
             else:
-                X_b = self._gather(b)
+                X_b = self.gather(b)
                 if following is not None and self._rows is None:
                     self._streamed.expect(following.start, following.stop)
                 if self._matrix is None:
@@ -192,7 +189,7 @@ class GeneralProblem(Problem):
     def kept(self, cache_size):
         """Return the problem with K(X, Z) and X in memory."""
         other = copy(self)
-        other._rows = self._gather(slice(0, self.n_rows))
+        other._rows = self.gather(slice(0, self.n_rows))
         K = self.center_matrix.rows(other._rows)
         n_bytes = K.shape[0] * K.shape[1] * K.itemsize
         (K,), other.cache_megabytes = keep([K], [n_bytes], cache_size)
@@ -205,68 +202,8 @@ class GeneralProblem(Problem):
             K = absolute(self.center_matrix.block(dtype=self.xp.float64))
             return float(self.xp.linalg.trace(K)) / K.shape[0]
         first = slice(0, min(self.n_rows, N_DIAGONAL))
-        entries = self.kernel.diagonal(self._gather(first))
+        entries = self.kernel.diagonal(self.gather(first))
         return usual_size(entries, self.weights[first])
-
-    def least_ridge(self):
-        """Return the c below which rounding of the kernel matrix drowns the penalty."""
-        least = rounding(self.xp, self.dtype, self.n_coefs)
-        return least * self.n_rows * self.entry_size()
-
-    def solved(self, ridge, merged):
-        """Return the minimizer of ``sum_i w_i (f(x_i) - y_i)^2 + c |f|^2``.
-
-        It solves the normal equations of the Nystrom method on all rows, of which this
-        problem has the `Merged`; c is `ridge`.
-
-        Returns
-        -------
-        coef : array of shape (p, l) or None
-            None if the equations have no Cholesky factor.
-        out_of_sample : OutOfSample or None
-            Values of a sample of rows, for a classifier.
-        """
-        squares = CenterProblem(
-            self._device,
-            merged.source,
-            np.sort(merged.members),
-            None,
-            kernel=self.kernel,
-            bandwidth=None,
-            n_centers=None,
-            centers=self.centers,
-        )
-        alpha = ridge / self.n_rows
-        squares.iterates(alpha)
-        equations = squares.training
-        factor = equations.factor(alpha)
-        if factor is None:
-            return None, None
-        b = equations.solve(factor)[:, :-1]
-        coef, left_out = self.coef_of({"dual_coef_": squares.dual_coef(b)}), None
-        if squares.calibrates:
-            # Leave out no center: without its row, almost nothing would determine its
-            # coefficient, and new rows are not centers.
-            others = ~choice_of_centers.rows_among(squares.all.X, self.centers)
-            left_out = squares.left_out(alpha, factor, among=others)
-        return coef, left_out
-
-    def check_memory(self):
-        """Raise a ValueError unless K(X, Z) and two factors fit in free memory."""
-        n, p = self.n_rows, self.center_matrix.shape[0]
-        needed = self.center_matrix.itemsize * n * p + 16.0 * p * p
-        needs = f"algorithm='eigenpro3-exact' with {p} centers of {n} rows needs "
-        needs += f"{needed / 1e6:.0f} MB"
-        remedy = "pass a smaller n_centers or algorithm='eigenpro3'"
-        memory.check(needed, self.xp, self.device, needs, remedy)
-
-    def matrix(self):
-        """Return K(X, Z) of the training rows."""
-        return self.center_matrix.rows(self._gather(slice(0, self.n_rows))).block()
-
-    def row_operator(self):
-        """Return K(X, X) of the training rows."""
-        return TiledKernel(self.kernel, self._gather(slice(0, self.n_rows)))
 
     def validation_values(self, coef):
         """Return f on the held-out rows, on the host, shape (m, l)."""
@@ -289,7 +226,7 @@ class GeneralProblem(Problem):
         """Return f without the intercept on a range of the training rows."""
         if self._on_workers is not None:
             return self._on_workers.product(coef, rows.start, rows.stop)
-        return self.center_matrix.rows(self._gather(rows)) @ coef
+        return self.center_matrix.rows(self.gather(rows)) @ coef
 
     @property
     def zero_loss(self):
