@@ -215,7 +215,9 @@ class _Nystrom(Model):
         tolerance = errors[best] * _equal(problem, spectrum, path.alphas, best)
         if self.one_standard_error:
             b = spectrum.coef(path.filters(spectrum)[:, best])
-            tolerance = problem.validation_deviation(b)
+            matrix, mean = problem.matrix_of_validation(b), problem.training.mean
+            losses = problem.validation_losses(matrix, b, mean)
+            tolerance = problem.deviation(losses)
         return float(path.alphas[errors <= errors[best] + tolerance].max())
 
 

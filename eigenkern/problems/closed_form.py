@@ -97,20 +97,6 @@ def ridge_of_rows(problem, merged, n_sample, dtype, K=None):
 _UNCHOSEN_ALPHA = 1e-6
 
 
-def weighted_mean(losses, weights):
-    """Return the weighted mean of the losses of some rows."""
-    xp = namespace(weights)
-    return float(xp.sum(weights * losses)) / float(xp.sum(weights))
-
-
-def standard_error(losses, weights, n_observations):
-    """Return the standard error of `weighted_mean` of independent observations."""
-    xp = namespace(weights)
-    w = weights / xp.sum(weights)
-    variance = float(xp.sum(w * (losses - xp.sum(w * losses)) ** 2))
-    return (variance / n_observations) ** 0.5
-
-
 def products(matrix, coefs, width):
     """Yield ranges of rows of a matrix, and their products with coefficients.
 
@@ -409,21 +395,22 @@ class LeastSquares(Problem):
         blocks = self.orthonormal(3 * T.shape[1] * left.shape[1])
         return left_parts(blocks, spectrum.components, left, T, spectrum.complete)
 
-    def validation_error(self, matrix, coef, mean):
-        """Return the mean squared error of b and the intercept on validation rows."""
-        squares = self._squares(matrix, coef, mean)
-        return weighted_mean(squares, self.validation.weights)
-
-    def validation_deviation(self, coef):
-        """Return the standard error of the validation error of b."""
-        matrix, rows = self.matrix_of_validation(coef), self.validation
-        squares = self._squares(matrix, coef, self.training.mean)
-        return standard_error(squares, rows.weights, self.n_observations(rows))
-
-    def _squares(self, matrix, coef, mean):
-        """Return the squared errors on the validation rows, mean over outputs."""
+    def validation_losses(self, matrix, coef, mean):
+        """Return the squared errors of b and the intercept on the validation rows."""
         residual = self.values(matrix, coef) - (self.validation.targets - mean)
         return self.xp.mean(residual**2, axis=1)
+
+    def validation_loss(self, losses):
+        """Return the weighted mean of losses of the validation rows."""
+        w = self.validation.weights
+        return float(self.xp.sum(w * losses)) / float(self.xp.sum(w))
+
+    def deviation(self, losses):
+        """Return the standard error of `validation_loss`."""
+        xp, rows = self.xp, self.validation
+        w = rows.weights / xp.sum(rows.weights)
+        variance = float(xp.sum(w * (losses - xp.sum(w * losses)) ** 2))
+        return (variance / self.n_observations(rows)) ** 0.5
 
     def values(self, matrix, coef):
         """Return f minus the intercept on the rows of an operator."""

@@ -19,7 +19,6 @@ from ..plan.of_closed_forms import (
 )
 from ..plan.sizes import n_cores_of, planned_bytes
 from .centers_at_once import CenterProblem
-from .closed_form import standard_error, weighted_mean
 from .data import hold_out
 
 # Least class frequency: a class without weight would have no finite intercept.
@@ -139,15 +138,6 @@ class LogisticProblem(CenterProblem):
         F = self.values(self.matrices[0][1], coef[:-1, :]) + coef[-1, :]
         loss = LogLoss(self.targets.shape[1])
         return loss.value(self.validation.targets, F)
-
-    def validation_loss(self, losses):
-        """Return the weighted mean of these losses."""
-        return weighted_mean(losses, self.validation.weights)
-
-    def deviation(self, losses):
-        """Return the standard error of `validation_loss`."""
-        n = self.n_observations(self.validation)
-        return standard_error(losses, self.validation.weights, n)
 
     def coef_of(self, fitted):
         """Return the coefficients of a fitted model, from its attributes."""
