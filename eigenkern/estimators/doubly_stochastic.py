@@ -48,8 +48,8 @@ from ..plan.of_random_features import (
     plan_of_random_features,
 )
 from ..plan.parameters import chooses_penalty, is_auto, kernel_parameters, stops_early
+from ..problems.basis_features import FourierProblem, Start
 from ..problems.kernel_parameters import check_spectral_law
-from ..problems.random_waves import FourierProblem, Start
 from ..rows.robust import cast
 from ..rows.transfer import StreamedRows
 

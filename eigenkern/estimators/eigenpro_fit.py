@@ -52,12 +52,11 @@ from ..plan.sizes import direct_bytes, n_sampled_rows, rounding
 from ..plan.step import Tuning, tune, tune_on_centers
 from ..preconditioners.global_spectral import GlobalSpectral
 from ..preconditioners.spectral import Spectral
-from ..problems.centers_at_once import CenterProblem
-from ..problems.centers_in_batches import GeneralProblem
+from ..problems.basis_centers import CenterProblem, GeneralProblem
+from ..problems.basis_rows import KernelProblem
 from ..problems.closed_form import ridge_of_rows
 from ..problems.data import Data, hold_out
 from ..problems.problem import weighted_mean_square
-from ..problems.rows_in_batches import KernelProblem
 
 # The penalty equivalent to one epoch, in units of the mean of k(x, x). With 20 epochs
 # the errors on new rows of eleven data sets are at most 0.1 points above EigenPro 2's

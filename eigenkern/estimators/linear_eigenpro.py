@@ -43,7 +43,7 @@ from ..plan.penalty import auto_ridge_of_features
 from ..plan.sizes import direct_pays_on_features, sizes_of_features
 from ..plan.step import tune_on_features
 from ..preconditioners.spectral import LinearSpectral
-from ..problems.features_in_batches import LinearProblem, Seen
+from ..problems.basis_features import LinearProblem, Seen
 from ..problems.problem import weighted_mean_square
 from ..rows.lazy_rows import is_lazy
 from ..rows.robust import cast

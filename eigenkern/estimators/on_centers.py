@@ -22,11 +22,10 @@ from ..plan.parameters import (
     is_precomputed,
     kernel_parameters,
 )
-from ..problems.centers_at_once import CenterProblem
+from ..problems.basis_centers import CenterProblem, LogisticProblem
+from ..problems.basis_rows import RowProblem
 from ..problems.data import hold_out
-from ..problems.log_loss import LogisticProblem
 from ..problems.problem import shuffled
-from ..problems.rows_at_once import RowProblem
 from ..rows.lazy_rows import check_in_memory
 
 

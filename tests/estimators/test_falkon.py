@@ -142,7 +142,7 @@ def test_centers_stand_for_the_rows_around_them(method, monkeypatch, rng):
     options |= {"n_centers": 100, "max_iter": 200, "tol": 1e-7, "random_state": 0}
     model = FalkonLikeRegressor(centers=method, **options).fit(X, y)
     monkeypatch.setattr(
-        "eigenkern.problems.centers_at_once.masses",
+        "eigenkern.problems.basis_centers.masses",
         lambda X, Z, weights: np.ones(len(Z)),
     )
     alike = FalkonLikeRegressor(centers=method, **options).fit(X, y)

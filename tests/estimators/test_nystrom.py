@@ -40,9 +40,9 @@ from eigenkern.methods.paths import (
 )
 from eigenkern.plan import sizes
 from eigenkern.plan.sizes import ClosedForm
-from eigenkern.problems.centers_at_once import CenterProblem
+from eigenkern.problems.basis_centers import CenterProblem
+from eigenkern.problems.basis_rows import RowProblem
 from eigenkern.problems.data import Data, hold_out
-from eigenkern.problems.rows_at_once import RowProblem
 
 # Where this is not tested: paths of two or three values often end too early.
 pytestmark = pytest.mark.filterwarnings("ignore:.* it still falls there")

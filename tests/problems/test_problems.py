@@ -17,11 +17,10 @@ from eigenkern.kernels import Laplacian
 from eigenkern.losses import Huber, SquaredError
 from eigenkern.methods.stochastic import Expansion
 from eigenkern.operators.cached import cached_bytes
-from eigenkern.problems.centers_in_batches import GeneralProblem
+from eigenkern.problems.basis_centers import GeneralProblem
+from eigenkern.problems.basis_features import FourierProblem, LinearProblem
+from eigenkern.problems.basis_rows import KernelProblem
 from eigenkern.problems.data import Data
-from eigenkern.problems.features_in_batches import LinearProblem
-from eigenkern.problems.random_waves import FourierProblem
-from eigenkern.problems.rows_in_batches import KernelProblem
 
 N, L = 70, 2
 KERNEL = Laplacian(1.5)
