@@ -33,9 +33,6 @@ from .on_centers import (
     ridge_coef,
 )
 
-# Least automatic penalty of an iteration, over k(x, x).
-_LEAST_ALPHA = 1e-8
-
 
 class _FalkonLike(Model):
     """Kernel ridge regression by Falkon, for targets and for labels."""
@@ -140,7 +137,7 @@ class _FalkonLike(Model):
             solver, megabytes = self._newton_steps(problem, alpha), problem.matrices[1]
         else:
             if is_auto(self.alpha):  # with less, the iteration does not converge
-                alpha = max(alpha, _LEAST_ALPHA * problem.kernel_size)
+                alpha = max(alpha, 1e-8 * problem.kernel_size)
             problem.iterates(alpha)
             L, weights = problem.whitening.L, problem.weights_of_centers()
             preconditioner = TwoCholesky.of(L, alpha, weights)

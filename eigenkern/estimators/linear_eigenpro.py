@@ -49,9 +49,6 @@ from ..rows.lazy_rows import is_lazy
 from ..rows.robust import cast
 from .eigenpro_fit import EPOCH_PENALTY, Basis, check_tuning, prepared, tuned_attributes
 
-# So many rows, or this part of them, may be fill values.
-_FEW_FAR_ROWS, _FEW_FAR = 3, 0.01
-
 
 def is_solved_directly(model, features):
     """Whether a model is solved directly; not if it chooses alpha=0 for a file."""
@@ -397,7 +394,7 @@ def _without_leverage(data, rows):
             norms = to_numpy(_squared_norms(_in_double(X)))
     norms = norms[rows]
     far = have_leverage(norms, X.dtype)
-    if far.sum() > max(_FEW_FAR_ROWS, _FEW_FAR * len(rows)):
+    if far.sum() > max(3, 0.01 * len(rows)):
         data = replace(data, X=_in_double(X))
         far = have_leverage(norms, data.X.dtype)
     return data, rows if far.all() else rows[~far]

@@ -54,8 +54,6 @@ from ..rows.robust import cast, frame_of_distances, without_far_values
 from .eigenpro import EigenProClassifier, EigenProRegressor
 from .gradients import is_on_kernels, mean_outer_product
 
-# With fewer distinct rows a metric need not be learned.
-_FEW_ROWS = 20
 # Share of the plain metric in the learned one, so that features that matter little to
 # one model are not lost to the next ones. Errors with 0 and 0.02: bike_hour 0.256,
 # 0.249; california_housing 0.439, 0.441, and with 0.02 and 0.05, width 4, 0.440, 0.445.
@@ -182,9 +180,9 @@ class MetricProblem:
                     "and y_val"
                 )
         except ValueError:
-            if n >= _FEW_ROWS:
+            if n >= 20:
                 raise
-            return False
+            return False  # a metric need not be learned from so few
         scored, self._train = self._train.take(held_out), self._train.take(train)
         self._validation = scored.X, scored.targets, scored.weights
         return True

@@ -7,7 +7,6 @@ from numbers import Real
 
 from ..kernels import Kernel
 
-_PREFIX = "kernel__"
 # Address of the pages, such as "https://eigenkern.example.org/stable". None: they are
 # on no public host yet, and estimators show no link.
 DOCUMENTATION_URL = None
@@ -47,12 +46,12 @@ class Conveniences:
         """
         known = self.get_params(deep=False)
         _answer_users_of_svc(type(self), known, params, ValueError)
-        names = [name for name in params if name.startswith(_PREFIX)]
+        names = [name for name in params if name.startswith("kernel__")]
         kernel = params.get("kernel", getattr(self, "kernel", None))
         # A user's own kernel function may set its parameters itself.
         if not names or not hasattr(self, "kernel") or hasattr(kernel, "set_params"):
             return super().set_params(**params)
-        of_kernel = {name.removeprefix(_PREFIX): params.pop(name) for name in names}
+        of_kernel = {name.removeprefix("kernel__"): params.pop(name) for name in names}
         super().set_params(**params)
         kernel = self.kernel
         if not isinstance(kernel, Kernel):

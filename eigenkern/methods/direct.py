@@ -30,10 +30,6 @@ _NO_SOLUTION = 1e-2
 # Smallest ratio of squared residuals to squared targets for which sums over the rows,
 # in double precision, are as accurate as the rows; by the bytes of the rows' numbers.
 _LEAST_SQUARES_LEFT = {4: 1e-8, 8: 1e-3}
-# Bound a + b n^1/2 of the error of sums over n rows in double precision, in units of
-# eps |G| |a| / |b|: with 1000 to 300 000 rows, 4 to 200 features, correlated or not,
-# the error is 0.03 to 3.5.
-_SUMS_EPS, _SUMS_EPS_ROOT = 10, 0.1
 # An eighth of the rows is left out one by one, but no more than this: they calibrate a
 # few numbers, and the inverse that they need stays cheap.
 _PART_LEFT_OUT, _MOST_LEFT_OUT = 1 / 8, 4000
@@ -257,7 +253,8 @@ def _solved_by_sums(F, y, w, ridge, normal, has_mean):
         return None
     a = factor.solve(b)
     size = float(xp.max(xp.sum(xp.abs(G), axis=1)))
-    eps = _DOUBLE_EPS * (_SUMS_EPS + _SUMS_EPS_ROOT * n**0.5)
+    # A bound: the error of the sums was 0.03 to 3.5 eps with 1000 to 300 000 rows.
+    eps = _DOUBLE_EPS * (10 + 0.1 * n**0.5)
     if not eps * size * _largest(a) <= _SOLVED_OF_FEATURES[F.itemsize] * _largest(b):
         return None
     Y, w_double = (xp.astype(values, xp.float64) for values in (y, w))

@@ -13,10 +13,6 @@ from .krylov import krylov_spectrum
 from .left_out import with_ones
 from .paths import EPS, Spectrum, Whitening
 
-# Smallest pivot of a factor, in units of the rounding error, for which no penalty is
-# needed: rounding then changes no pivot by more than about 1 %.
-_SAFE_PIVOT = 100
-
 
 class NormalEquations:
     """N B b = N q, solved with N (B + lambda I) by a factor, or by a `Spectrum`.
@@ -53,7 +49,8 @@ class NormalEquations:
             return Factor.of(A, ridge)
         if self.needs_penalty:
             return None
-        return _safe_factor(A, ridge, _SAFE_PIVOT * floor)
+        # Rounding then changes no pivot by more than about 1 %.
+        return _safe_factor(A, ridge, 100 * floor)
 
     def nearest_factor(self, alpha):
         """Return the `Factor` of lambda, which is raised until there is one."""

@@ -27,9 +27,6 @@ from .state import State
 # within 0.05 points. It is also the residual at which an intermediate penalty is
 # replaced by the next smaller one.
 _LOOSE = 0.3
-# Residual that may be rounding if no step lowers the objective, which is then within a
-# fraction of 1e-10 of its minimum.
-_STUCK = 1e-5
 # Residuals to reach for the models of a path, and for the final one: their objectives
 # are within 1e-3 and 1e-5 of the minimum, relatively. On 2000 rows of Covertype and
 # 1500 of Fashion-MNIST the test log loss is the same to 1e-4 with 1e-2 and 1e-5, which
@@ -243,7 +240,8 @@ def newton(objective, preconditioner, start, alphas, tol):
                     objective, preconditioner, point, alpha, residual
                 )
                 stuck, point = found is point, found
-            done = residual <= limit or (stuck and residual <= _STUCK)
+            # If no step lowers the objective, such a residual is rounding.
+            done = residual <= limit or (stuck and residual <= 1e-5)
             done = done and i == last
             yield State(point.coef, residual=residual, converged=done, rest=point)
             if stuck and i < last:

@@ -285,8 +285,6 @@ def _counts(iterate, project):
 _TOLERANCE = 0.2
 # Most products; three usually reach 0.2.
 _MAX_PRODUCTS = 10
-# Most eigenvectors in their preconditioner: more would cost as much as a product.
-_MAX_VECTORS = 200
 
 
 class CenterFactor:
@@ -356,7 +354,8 @@ class InexactProjection(Saved):
         self._images = xp.concat([large_product(K, P.vectors) for K in blocks])
         self._vectors, self._scales = self._images, 1.0
         if q:
-            U, R = xp.linalg.qr(self._images[:, :_MAX_VECTORS])
+            # More would cost as much as a product.
+            U, R = xp.linalg.qr(self._images[:, :200])
             W, values, _ = xp.linalg.svd(R)
             self._vectors = large_product(U, W)
             self._scales = 1.0 - (values[-1] / values[:, None]) ** 2

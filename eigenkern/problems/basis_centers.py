@@ -317,10 +317,6 @@ class CenterProblem(LeastSquares):
         return self.xp.asarray(found, device=self.device)
 
 
-# Least class frequency: a class without weight would have no finite intercept.
-_MIN_FREQUENCY = 1e-6
-
-
 class LogisticProblem(CenterProblem):
     """Logistic regression on the features of centers, or of all distinct rows.
 
@@ -343,7 +339,8 @@ class LogisticProblem(CenterProblem):
         mean = to_numpy(self.mean(self.train))
         if len(mean) == 1:
             mean = 0.5 * (1.0 + mean)
-        mean = np.clip(mean, _MIN_FREQUENCY, 1.0 - _MIN_FREQUENCY)
+        # A class without weight would have no finite intercept.
+        mean = np.clip(mean, 1e-6, 1.0 - 1e-6)
         c = np.log(mean / (1.0 - mean)) if len(mean) == 1 else np.log(mean)
         c = c - c.mean() if len(c) > 1 else c
         c = self.xp.asarray(c[None, :], dtype=self.xp.float64, device=self.device)

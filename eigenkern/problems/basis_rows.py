@@ -162,11 +162,6 @@ class RowProblem(LeastSquares):
         return attributes | {"center_indices_": None}
 
 
-# Smallest eigenvalue of an indefinite kernel that is kept, relative to the largest: the
-# others are rounding, or negative.
-_LEAST_KEPT = 1e-9
-
-
 class KernelProblem(Problem):
     """Least squares with f = K(., X) a + intercept on all training rows.
 
@@ -250,7 +245,8 @@ class KernelProblem(Problem):
             root = xp.sqrt(self.weights)[:, None]
         root = xp.astype(root, xp.float64)
         values, V = eigh(root * self.operator.block(dtype=xp.float64) * root.T)
-        first = int(xp.sum(xp.astype(values <= _LEAST_KEPT * values[-1], xp.int64)))
+        # The others are rounding, or negative.
+        first = int(xp.sum(xp.astype(values <= 1e-9 * values[-1], xp.int64)))
         values, V = values[first:], V[:, first:]
         matrix = (V * values) @ V.T / root / root.T
         other.operator = GivenMatrix(xp.astype(matrix, self.dtype))
