@@ -93,9 +93,8 @@ class Basis:
     - ``plan(ridge, direct=)``: the `Plan`, direct only if it may be so;
     - ``solved(ridge)``: coefficients, loss, chosen attributes and left-out values of a
       direct solution, or None;
-    - ``tune(plan, ridge)``: chooses preconditioner, batch and step, and sets `chosen`,
-      the fitted attributes of all that;
-    - ``epochs(start)``: the solver.
+    - ``epochs(plan, ridge, start)``: the solver, with preconditioner, batch and step
+      that it chooses; it sets `chosen`, the fitted attributes of all that.
     """
 
     rule = EpochRule
@@ -142,10 +141,10 @@ def prepared(kind, model, data, train, held_out, *, fewest, direct=True):
     start = start_of(model, basis.problem)
     if start is None:
         start = basis.problem.initial_coef()
-    basis.tune(plan, ridge)
+    solver = basis.epochs(plan, ridge, start)
     given = model, basis.problem, basis.merged.data, held_out
     rule = basis.rule(*given, start=start, scored=not holds_out)
-    return basis.problem, basis.epochs(start), basis.chosen, rule
+    return basis.problem, solver, basis.chosen, rule
 
 
 def _solution(problem, coef, loss, chosen, left_out):
@@ -254,7 +253,7 @@ class OnRows(Basis):
         chosen = {"alpha_": ridge / n, "cache_size_": n**2 * K.itemsize / 1e6}
         return found.coef, loss, chosen, left_out
 
-    def tune(self, plan, ridge):
+    def epochs(self, plan, ridge, start):
         model, problem = self.model, self.problem
         if ridge:
             problem = problem.penalized(ridge)
@@ -268,26 +267,24 @@ class OnRows(Basis):
         if tuning.largest_entry is not None:
             largest = tuning.largest_entry
             row_steps = RowSteps(P, problem.diagonal, problem.weights, largest)
-        self._solver = partial(
-            eigenpro,
-            problem.operator,
-            problem.targets,
-            P,
-            weights=problem.weights,
-            batch_size=tuning.batch_size,
-            step_size=tuning.step_size,
-            rng=problem.rng,
-            step=step_on_all_rows if all_rows else step_on_rows,
-            row_steps=row_steps,
-        )
         self.chosen = tuned_attributes(tuning, problem) | {
             "algorithm_": chosen_algorithm(model),
             "alpha_": ridge / len(self.merged.rows),
             "cache_size_": problem.cache_megabytes,
         }
-
-    def epochs(self, start):
-        return self._solver(coef=start, try_steps=is_auto(self.model.step_size))
+        return eigenpro(
+            problem.operator,
+            problem.targets,
+            P,
+            coef=start,
+            weights=problem.weights,
+            batch_size=tuning.batch_size,
+            step_size=tuning.step_size,
+            rng=problem.rng,
+            step=step_on_all_rows if all_rows else step_on_rows,
+            try_steps=is_auto(model.step_size),
+            row_steps=row_steps,
+        )
 
 
 class ProjectedRule(EpochRule):
@@ -367,22 +364,18 @@ class OnCenters(Basis):
         }
         return coef, problem.loss(coef), chosen, left_out
 
-    def tune(self, plan, ridge):
+    def epochs(self, plan, ridge, start):
         model, problem = self.model, self.problem
         n, alpha = problem.n_rows, ridge / problem.n_rows
-        self._learner = Learner.make(model, problem, plan, alpha, n_rows=n)
+        learner = Learner.make(model, problem, plan, alpha, start, n_rows=n)
         if plan.kept:
             self.problem = problem = problem.kept(model.cache_size)
-        self._batches = partial(problem.batches, plan.batch_size)
-        self.chosen = self._learner.chosen_attributes() | {
+        self.chosen = learner.chosen_attributes() | {
             "algorithm_": chosen_algorithm(model),
             "cache_size_": problem.cache_megabytes,
         }
-
-    def epochs(self, start):
-        self._learner.iterate = Iterate.of(start)
-        tries = is_auto(self.model.step_size)
-        return self._learner.solver(self._batches, try_half_steps=tries)
+        batches = partial(problem.batches, plan.batch_size)
+        return learner.solver(batches, try_half_steps=is_auto(model.step_size))
 
 
 class ExactlyOnCenters(OnCenters):
@@ -406,20 +399,11 @@ class ExactlyOnCenters(OnCenters):
         memory.check(needed, K.xp, K.device, needs, remedy)
         return super().plan(ridge, direct=False)
 
-    def tune(self, plan, ridge):
+    def epochs(self, plan, ridge, start):
         problem, X = self.problem, self.problem.gather(slice(0, self.problem.n_rows))
         rows = TiledKernel(problem.kernel, X)
         tuning = _tuned(self, rows, plan.sizes, of_all_rows=True)
         K = problem.center_matrix.rows(X).block()
-        self._solver = partial(
-            projected_exactly,
-            K,
-            problem.targets,
-            problem.weights,
-            tuning.preconditioner,
-            ExactProjection(CenterFactor(problem.center_matrix)),
-            step_size=tuning.step_size,
-        )
         n_bytes = K.shape[0] * K.shape[1] * problem.center_matrix.itemsize
         self.chosen = tuned_attributes(tuning, problem) | {
             "algorithm_": self.model.algorithm,
@@ -427,9 +411,15 @@ class ExactlyOnCenters(OnCenters):
             "cache_size_": n_bytes / 1e6,
             "projection_interval_": 1,
         }
-
-    def epochs(self, start):
-        return self._solver(iterate=Iterate.of(start))
+        return projected_exactly(
+            K,
+            problem.targets,
+            problem.weights,
+            tuning.preconditioner,
+            ExactProjection(CenterFactor(problem.center_matrix)),
+            iterate=Iterate.of(start),
+            step_size=tuning.step_size,
+        )
 
 
 def _chosen_problem(model, data, train, held_out=None, *, streams=False):

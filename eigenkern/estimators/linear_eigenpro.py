@@ -368,15 +368,13 @@ class OnFeatures(Basis):
         left_out = self.merged.left_out(places, to_numpy(found.residual), kept)
         return found.coef, found.loss, model._chosen(problem, ridge / n), left_out
 
-    def tune(self, plan, ridge):
+    def epochs(self, plan, ridge, start):
         model, problem = self.model, self.problem
         tuning, alpha = model._tuned(problem, plan.sizes), ridge / len(self.merged.rows)
         self.chosen = model._chosen(problem, alpha, tuning)
+        tries = {"try_steps": is_auto(model.step_size)}
         given = problem, tuning.preconditioner, self.chosen
-        self._solver = partial(model._solver, *given)
-
-    def epochs(self, start):
-        return self._solver(coef=start, try_steps=is_auto(self.model.step_size))
+        return model._solver(*given, coef=start, **tries)
 
 
 def _without_leverage(data, rows):
