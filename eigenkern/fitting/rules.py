@@ -267,10 +267,9 @@ class EpochRule(Rule):
 
     def _score(self, coef):
         """Return the score of coefficients on the held-out rows."""
-        values, rows, w = self._problem.validation_values(coef), self._held_out, None
-        if self._data.weights is not None:
-            w = self._data.weights[rows]
-        return self._model._score_values(values, self._data.labels[rows], w)
+        values, data = self._problem.validation_values(coef), self._data
+        labels, w = data.labels[self._held_out], data.weights_of(self._held_out)
+        return self._model._score_values(values, labels, w)
 
     def _errors(self, coef):
         """Return the mean squared error of each held-out row, with weights."""

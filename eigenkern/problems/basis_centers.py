@@ -514,18 +514,16 @@ class GeneralProblem(Problem):
             self.message_seconds = self._X.message_seconds
         self._streamed = StreamedRows(self._X, self.xp, self.device, train)
         self._on_workers = self._rows = self._matrix = None
-        weights = None if data.weights is None else data.weights[train]
+        w = data.weights_of(train)
         if bandwidth is not None:
-            kernel = self._measured(kernel, bandwidth, weights, alpha)
+            kernel = self._measured(kernel, bandwidth, w, alpha)
         self.kernel = kernel
         if isinstance(centers, str):
-            centers = _chosen(
-                centers, n_centers, kernel, self._X, train, weights, self.rng
-            )
+            given = n_centers, kernel, self._X, train, w, self.rng
+            centers = _chosen(centers, *given)
         centers = self.to_compute(centers)
         like = self.to_compute(self._X[:0, :]) if intercept is None else centers
         self.dtype = like.dtype
-        w = np.ones(len(train)) if weights is None else weights
         if intercept is None:
             intercept = mean_of_targets(data.targets[train], w)
         self.intercept = intercept
@@ -541,17 +539,16 @@ class GeneralProblem(Problem):
         )
         if isinstance(self._X, DaskRows):
             self._on_workers = self.center_matrix.rows(self._X.take(train))
-        self._validation = None
+        self.validation = None
         if held_out is not None:
-            self._validation = self.center_matrix.rows(take(self._X, held_out))
+            self.validation = self.center_matrix.rows(take(self._X, held_out))
 
     def _measured(self, kernel, bandwidth, weights, alpha):
         """Return the kernel with its bandwidth measured on some training rows."""
         first = slice(0, n_sampled_rows(len(self._train)))
-        weights = None if weights is None else weights[first]
         rows, Y = self._streamed[first, :], self._data.targets[self._train[first]]
         return make_kernel(
-            kernel, bandwidth, rows, self.rng, Y, weights, self._data, alpha
+            kernel, bandwidth, rows, self.rng, Y, weights[first], self._data, alpha
         )
 
     def gather(self, rows):
@@ -627,10 +624,6 @@ class GeneralProblem(Problem):
         first = slice(0, min(self.n_rows, N_DIAGONAL))
         entries = self.kernel.diagonal(self.gather(first))
         return usual_size(entries, self.weights[first])
-
-    def validation_values(self, coef):
-        """Return f on the held-out rows, on the host, shape (m, l)."""
-        return to_numpy(self._validation @ coef) + self.intercept
 
     def loss(self, coef, n_rows=None):
         """Return the weighted mean squared residual of the first rows, or of all."""

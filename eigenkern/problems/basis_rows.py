@@ -322,7 +322,7 @@ class KernelProblem(Problem):
 
     def validation_values(self, coef):
         """Return f on the held-out rows, on the host, shape (m, l)."""
-        return to_numpy(self.validation @ self._projected(coef)) + self.intercept
+        return super().validation_values(self._projected(coef))
 
     def model_loss(self, coef, n_rows=None):
         """Return the loss without the penalty on the diagonal."""

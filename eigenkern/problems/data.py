@@ -123,19 +123,6 @@ class Merged(NamedTuple):
         order = order[np.searchsorted(self.rows, rows, sorter=order)]
         return Replicates(*(values[order] for values in self.replicates))
 
-    def members_of(self, places):
-        """Return all rows of some sets, and the place in `places` of the set of each.
-
-        Parameters
-        ----------
-        places : ndarray of int
-            Indices in `rows`.
-        """
-        order = np.full(len(self.rows), -1)
-        order[places] = np.arange(len(places))
-        found = order[self.which]
-        return self.members[found >= 0], found[found >= 0]
-
     def left_out(self, places, residual, kept):
         """Return the value of each row of some sets, left out one by one.
 
@@ -153,11 +140,13 @@ class Merged(NamedTuple):
         kept : ndarray of shape (m,)
             1 - h.
         """
-        members, which = self.members_of(places)
+        order = np.full(len(self.rows), -1)
+        order[places] = np.arange(len(places))
+        taken = order[self.which] >= 0
+        members, which = self.members[taken], order[self.which][taken]
         part = np.ones(len(members))
         if self.replicates is not None:
-            every = self.source.parts_of_sets(self.members)
-            part = every[np.isin(self.which, places)]
+            part = self.source.parts_of_sets(self.members)[taken]
         Y, mean = self.source.targets[members], self.data.targets[self.rows[places]]
         values = values_left_out(Y, mean[which], residual[which], kept[which], part)
         n = float(self.n_observations[places].sum())
@@ -268,11 +257,10 @@ class Data:
         set_of_row = self.distinct(rows)[1]
         first, pair = self.distinct_with_targets(rows)
         own = set_of_row[first]
-        weights = None if self.weights is None else self.weights[rows]
-        if weights is not None:  # numbers of copies are whole, and have all digits
-            whole = (weights == np.rint(weights)).all() and weights.sum() < 2.0**53
-            weights = weights if whole else None
-        counts = np.bincount(pair, weights=weights).astype(np.int64)
+        w = self.weights_of(rows)
+        # Numbers of copies are whole, and have all digits.
+        whole = (w == np.rint(w)).all() and w.sum() < 2.0**53
+        counts = np.bincount(pair, w if whole else None).astype(np.int64)
         several = (np.bincount(own) > 1)[own]
         repeated = (np.bincount(own, counts) > 1)[own]
         part = counts[several].sum() / max(counts[repeated].sum(), 1)
@@ -368,8 +356,7 @@ class Data:
         if self.precomputed or is_lazy(self.X):
             return self, self.shuffled(rows)
         first, which = self.distinct_with_targets(rows)
-        w = None if self.weights is None else self.weights[rows]
-        totals, data = np.bincount(which, weights=w), self
+        totals, data = np.bincount(which, self.weights_of(rows)), self
         if len(first) < len(rows):
             data = self._with(rows[first], totals, self.targets[rows[first]])
         order = self.rng.permutation(np.argsort(rows[first]))
@@ -426,8 +413,7 @@ class Data:
     def with_constant_targets(self):
         """Return the data with the mean of the targets for every row, of one class."""
         rows = self.rows_with_weight()
-        w = None if self.weights is None else self.weights[rows]
-        mean = mean_of_targets(self.targets[rows], w)
+        mean = mean_of_targets(self.targets[rows], self.weights_of(rows))
         targets = np.tile(mean, (len(self.targets), 1))
         return replace(
             self, targets=targets, weights=None, groups=None, validation=None
