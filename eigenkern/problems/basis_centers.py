@@ -324,9 +324,7 @@ class LogisticProblem(CenterProblem):
     intercepts as their last row.
     """
 
-    def __init__(self, device, data, train, held_out, **options):
-        super().__init__(device, data, train, held_out, centered=False, **options)
-        self._device = device
+    _centered = False
 
     @property
     def constant(self):
@@ -505,8 +503,7 @@ class GeneralProblem(Problem):
         zero_loss=None,
     ):
         super().__init__(device, data.X)
-        self._device, self._data = device, data
-        self._X = self.to_compute_if_small(data.X)
+        self._data, self._X = data, self.to_compute_if_small(data.X)
         self.rng, self._train = data.rng, train
         self.n_machines, self.message_seconds = 1, 0.0
         if is_lazy(self._X):

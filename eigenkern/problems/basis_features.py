@@ -274,7 +274,7 @@ class FourierProblem(Problem):
         self.rows = TrainingRows(X, self.targets, self.weights)
         if held_out is not None:
             self._held_out = take(all_rows, held_out)
-            w = None if data.weights is None else data.weights[held_out]
+            w = data.weights_of(held_out)
             self._held_out_targets = data.targets[held_out], w
         given = self.kernel, start.seed, block_size, X, self._offset, self._limits
         self.features = FourierBlocks(*given, cache_bytes=frequency_bytes)

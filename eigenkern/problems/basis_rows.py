@@ -209,9 +209,9 @@ class KernelProblem(Problem):
     ):
         data, train = merged.data, merged.rows
         super().__init__(device, data.X)
-        self._merged, self._held_out, self._device = merged, held_out, device
+        self._merged, self._held_out = merged, held_out
         self._train, self.rng, self.within = train, data.rng, merged.within
-        w = None if data.weights is None else data.weights[train]
+        w = data.weights_of(train)
         self.intercept = mean_of_targets(data.targets[train], w)
         self.kernel = self.validation = None
         if data.precomputed:
@@ -231,7 +231,7 @@ class KernelProblem(Problem):
                 self.validation = self.operator.rows(take(data.X, held_out))
         self.dtype = self.operator.dtype
         self.targets = self.array(data.targets[train] - self.intercept)
-        self.weights = None if w is None else self.array(w / w.mean())
+        self.weights = None if data.weights is None else self.array(w / w.mean())
 
     def positive(self):
         """Return the problem with the positive part of an indefinite kernel matrix.

@@ -201,7 +201,8 @@ class LeastSquares(Problem):
         that of the kernel's values: float64 for a closed form, see `iterates`.
     """
 
-    n_centers = center_indices = None
+    n_centers = None
+    _centered = True
 
     def __init__(
         self,
@@ -214,7 +215,6 @@ class LeastSquares(Problem):
         bandwidth,
         alpha=None,
         n_columns=None,
-        centered=True,
         merged=None,
     ):
         super().__init__(device, data.X)
@@ -233,7 +233,7 @@ class LeastSquares(Problem):
         targets, weights = data.targets[order], data.weights_of(order)
         weights = weights / weights.mean()
         self.intercept = np.zeros(targets.shape[1])
-        if centered:
+        if self._centered:
             self.intercept = mean_of_targets(targets, weights)
         self.all = self._rows(X, targets, weights, order)
         self.train = self.all.part(0, len(train))
@@ -265,8 +265,8 @@ class LeastSquares(Problem):
             X = take(X, first)
         elif isinstance(kernel, str) and bandwidth == "auto":
             first, which = data.distinct(train)
-            weights = None if data.weights is None else data.weights[train]
-            targets, weights = merged(first, which, data.targets[train], weights)
+            targets, weights = data.targets[train], data.weights_of(train)
+            targets, weights = merged(first, which, targets, weights)
             X = take(X, first)
         options = {"alpha": alpha, "dtype": np.dtype(np.float64)}
         return make_kernel(

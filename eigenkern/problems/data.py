@@ -12,6 +12,7 @@ from ..arrays.threads import cached_property
 from ..centers import distinct_rows
 from ..losses import mean_of_targets
 from ..methods.left_out import values_left_out
+from ..plan.bandwidth_choice import merged
 from ..rows.lazy_rows import is_lazy, rows_at
 from ..rows.transfer import StreamedRows
 from .problem import take
@@ -315,16 +316,10 @@ class Data:
         in_order = np.argsort(rows[first])
         drawn = self.shuffled(rows[first[in_order]])
         order = in_order[np.searchsorted(rows[first[in_order]], drawn)]
-        Y = self.targets[rows]
-        w = self.weights_of(rows)
-        totals = np.bincount(which, weights=w)
-        mean, variance = (np.empty((len(first), Y.shape[1])) for _ in range(2))
-        for j, y in enumerate(Y.T):
-            y_first = y[first]  # the mean of equal targets is exact
-            deviation = w * (y - y_first[which])
-            mean[:, j] = y_first + np.bincount(which, weights=deviation) / totals
-            squares = np.bincount(which, weights=w * (y - mean[which, j]) ** 2)
-            variance[:, j] = squares / totals
+        Y, w = self.targets[rows], self.weights_of(rows)
+        mean, totals = merged(first, which, Y, w)
+        squares = [np.bincount(which, w * y**2) for y in (Y - mean[which]).T]
+        variance = np.stack(squares, axis=1) / totals[:, None]
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         return Merged(

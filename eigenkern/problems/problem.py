@@ -52,7 +52,7 @@ class Problem:
 
     def __init__(self, device, X, *, several=True):
         self._source = namespace(X), device_of(X)
-        self._X = X
+        self._X, self._device = X, device
         devices = compute_devices(device, X) if several else [compute_device(device, X)]
         self.devices = devices
         self.xp, self.device = devices[0]
