@@ -29,7 +29,6 @@ from ..fitting.validation import (
     check_centers,
     check_number,
     check_rows,
-    check_same_location,
     on_its_device,
     publish,
     validated,
@@ -113,9 +112,8 @@ class FeatureMap(
         phi : array of shape (n_samples, n_features_out)
             In the library and data type of X.
         """
-        X = in_memory(check_rows(self, X))
+        X = in_memory(check_rows(self, X, "transform"))
         source, compute = location_of(X), compute_device(self.device, X)
-        check_same_location(self, source, "transform")
         n, width = X.shape[0], self._n_features_out
         n_at_once = max(int(_SLAB_BYTES // (8 * width)), 1)
         with np.errstate(over="ignore", invalid="ignore"):

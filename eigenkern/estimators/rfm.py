@@ -22,7 +22,6 @@ from ..arrays.array import (
     ArrayLike,
     RandomState,
     device_of,
-    location_of,
     namespace,
     to_numpy,
 )
@@ -37,7 +36,6 @@ from ..fitting.validation import (
     check_choice,
     check_number,
     check_rows,
-    check_same_location,
     on_its_device,
     warn_user,
 )
@@ -617,8 +615,7 @@ class _RecursiveFeatureMachine(
 
     def _of_mapped(self, X, method, function):
         """Return a function of the rows of X R."""
-        X = check_rows(self, X)
-        check_same_location(self, location_of(X), method)
+        X = check_rows(self, X, method)
 
         def values(rows):
             F = function(mapped(self._near(rows), self.metric_root_))

@@ -34,7 +34,6 @@ from .validation import (
     check_flag,
     check_number,
     check_rows,
-    check_same_location,
     check_verbose,
     publish,
     replaced_parameters,
@@ -272,11 +271,9 @@ class Model(Conveniences, CallbackSupportMixin, BaseEstimator):
 
     def _values(self, X, method):
         """Return f(X), shape (m, l), where X lives."""
-        X = check_rows(self, X)
-        location = location_of(X)
-        check_same_location(self, location, method)
+        X = check_rows(self, X, method)
         with np.errstate(over="ignore", invalid="ignore"):
-            F = move(self._expand(X), *location) + self.intercept_
+            F = move(self._expand(X), *location_of(X)) + self.intercept_
         check_values(F, X)
         return F
 

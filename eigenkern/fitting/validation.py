@@ -181,10 +181,12 @@ def check_has_fitted(
         )
 
 
-def check_rows(estimator, X):
-    """Return validated rows to apply a fitted model to."""
+def check_rows(estimator, X, method):
+    """Return validated rows to apply a method of a fitted model to."""
     check_is_fitted(estimator, estimator._coef_attribute)
-    return validated(estimator, X, reset=False)
+    X = validated(estimator, X, reset=False)
+    check_same_location(estimator, location_of(X), method)
+    return X
 
 
 def validated(
