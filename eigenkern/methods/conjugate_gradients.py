@@ -66,10 +66,6 @@ class TwoCholesky:
         return self.C.T @ (self.L.T @ coef)
 
 
-# The variables of `conjugate_gradient` that a run resumes from.
-_STATE = ("X", "R", "P", "R_Z", "residuals", "active", "done")
-
-
 class Solution(NamedTuple):
     """An approximate solution, (p, l), after an iteration.
 
@@ -113,7 +109,7 @@ def conjugate_gradient(
         residuals = _norms(R) / scale
         done = []  # (columns, their coefficients)
     else:
-        X, R, P, R_Z, residuals, active, done = (state[name] for name in _STATE)
+        X, R, P, R_Z, residuals, active, done = state
     while True:
         ends = residuals[active] <= tol
         if together:
@@ -139,8 +135,7 @@ def conjugate_gradient(
         residuals[active] = _norms(R) / scale[active]
         converged = bool((residuals <= tol).all())
         rest = R if together else None
-        values = X, R, P, R_Z, residuals, active, list(done)
-        state = dict(zip(_STATE, values, strict=True))
+        state = X, R, P, R_Z, residuals, active, list(done)
         yield Solution(_assembled(done, X, active), residuals, converged, rest, state)
 
 
@@ -212,7 +207,7 @@ def falkon(
         lambda; bound on the relative residual of every output.
     start : array of shape (p, l), default=None
         Coefficients R b of the centers; None: zero.
-    state : dict, default=None
+    state : tuple, default=None
         The `rest` of a `State` of the same problem to resume from.
 
     References
