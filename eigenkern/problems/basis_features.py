@@ -1,7 +1,6 @@
 """Models on features: explicit ones, and blocks of random ones."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,15 +73,13 @@ class LinearProblem(Problem):
                 )
             like = np.empty((0, X.shape[1]), dtype=X.dtype)
             super().__init__("auto", like, several=False)
-            rows_of = X.__getitem__
         else:
             super().__init__(device, X, several=False)
             if not is_lazy(X):
                 X = move_what_fits(X, self.xp, self.device)
-            rows_of = partial(take, X)
         self.dtype, self.rng = X.dtype, data.rng
         self._one_dimensional = one_dimensional
-        rows = X.in_order(train) if is_lazy(X) else rows_of(train)
+        rows = X.in_order(train) if is_lazy(X) else take(X, train)
         w, Y, sums, levels = data.weights_of(train), data.targets[train], None, None
         if isinstance(X, StoredRows):  # read once; a file has no earlier pieces
             zeros = np.zeros(X.shape[1], dtype=self.dtype)
@@ -124,7 +121,7 @@ class LinearProblem(Problem):
             G *= varies
             G *= relative * varies[:, None]
             self.normal = G, relative * varies[:, None] * b
-        self._held_out = None if held_out is None else rows_of(held_out)
+        self._held_out = None if held_out is None else take(X, held_out)
 
     def _sum_up(self, rows, Y, w, levels, seen):
         """Return the `Seen` of these rows and those seen before."""

@@ -373,7 +373,7 @@ class Data:
         weights, groups = (None if one is None else one[rows] for one in index)
         return replace(
             self,
-            X=self.X[rows] if scipy.sparse.issparse(self.X) else take(self.X, rows),
+            X=take(self.X, rows),
             targets=self.targets[rows],
             labels=self.labels[rows],
             weights=weights,

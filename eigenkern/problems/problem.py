@@ -1,6 +1,7 @@
 """What every training problem offers."""
 
 import numpy as np
+import scipy.sparse
 
 from ..arrays import memory
 from ..arrays.array import device_of, move, namespace, slices, to_numpy
@@ -159,7 +160,9 @@ def _equal(one, other):
 
 
 def take(values, index, axis=0):
-    """Return some rows (or columns) of an array, by indices on the host."""
+    """Return some rows (or columns) of any array, by indices on the host."""
+    if scipy.sparse.issparse(values):
+        return values[index]
     if is_lazy(values):
         return values.take(index)
     return take_in_memory(values, index, axis)
