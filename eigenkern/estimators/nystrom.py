@@ -124,14 +124,7 @@ class _Nystrom(Model):
             negative part is dropped; or if the least error of a path is at an end of
             `alphas` and still falls there.
         """
-        return self._fit(
-            X,
-            y,
-            sample_weight,
-            X_val=X_val,
-            y_val=y_val,
-            sample_weight_val=sample_weight_val,
-        )
+        return self._fit(X, y, sample_weight, X_val, y_val, sample_weight_val)
 
     def _check_parameters(self):
         check_kernel_parameters(self)

@@ -120,16 +120,8 @@ class _Nytro(Model):
             negative part is dropped; or if the last iteration is the best one, so that
             `max_iter` ends the path while the error still falls.
         """
-        return self._fit(
-            X,
-            y,
-            sample_weight,
-            X_val=X_val,
-            y_val=y_val,
-            sample_weight_val=sample_weight_val,
-            checkpoint=checkpoint,
-            resume=resume,
-        )
+        rows, validation = (X, y, sample_weight), (X_val, y_val, sample_weight_val)
+        return self._fit(*rows, *validation, checkpoint=checkpoint, resume=resume)
 
     @property
     def _calibrates(self):

@@ -527,14 +527,7 @@ class _RecursiveFeatureMachine(
         ConvergenceWarning
             If a round failed; the best metric before it is kept.
         """
-        return self._fit(
-            X,
-            y,
-            sample_weight,
-            X_val=X_val,
-            y_val=y_val,
-            sample_weight_val=sample_weight_val,
-        )
+        return self._fit(X, y, sample_weight, X_val, y_val, sample_weight_val)
 
     def _holds_out(self, n):
         return True

@@ -80,14 +80,12 @@ class Model(Conveniences, CallbackSupportMixin, BaseEstimator):
 
     @all_or_nothing
     @with_callbacks
-    def _fit(
-        self, X, y, sample_weight=None, *, checkpoint=None, resume=False, **validation
-    ):
+    def _fit(self, X, y, sample_weight, *validation, checkpoint=None, resume=False):
         """Validate, prepare, train, publish."""
         check_verbose(self.verbose)
         self._check_parameters()
         callbacks = Callbacks(self, X, y, sample_weight, self._task, self._n_iterations)
-        data = self._validate(X, y, sample_weight, **validation)
+        data = self._validate(X, y, sample_weight, *validation)
         keeper = open_keeper(checkpoint, resume, self, data)
         data = self._examined(data if keeper is None else keeper.data)
         with replaced_parameters(self, self._replaced(data)):
