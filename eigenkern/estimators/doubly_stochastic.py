@@ -74,8 +74,7 @@ class _DoublyStochastic(Streaming, Model):
         check_number("alpha", self.alpha, 0, or_auto=True)
         check_number("n_new", self.n_new, 1, integer=True)
         for name, low in {"block_size": 1, "batch_size": 2, "n_old": 0}.items():
-            if not is_auto(getattr(self, name)):
-                check_number(name, getattr(self, name), low, integer=True)
+            check_number(name, getattr(self, name), low, integer=True, or_auto=True)
         if self.max_features is not None:
             low = 1 if is_auto(self.block_size) else self.block_size
             check_number("max_features", self.max_features, low, integer=True)

@@ -69,8 +69,7 @@ def check_tuning(estimator):
     """Raise a ValueError unless the parameters of the iteration are valid."""
     smallest = {"n_components": 0, "subsample_size": 2, "batch_size": 1}
     for name, low in smallest.items():
-        if not is_auto(getattr(estimator, name)):
-            check_number(name, getattr(estimator, name), low, integer=True)
+        check_number(name, getattr(estimator, name), low, integer=True, or_auto=True)
     step = estimator.step_size
     if not isinstance(step, str):
         check_number("step_size", step, 0, open_ends=True)

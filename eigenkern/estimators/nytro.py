@@ -131,10 +131,8 @@ class _Nytro(Model):
     def _check_parameters(self):
         check_kernel_parameters(self)
         check_selection(self, ("auto", "holdout", "gcv", "loo", None))
-        if not is_auto(self.max_iter):
-            check_number("max_iter", self.max_iter, 1, integer=True)
-        if not is_auto(self.step_size):
-            check_number("step_size", self.step_size, 0, open_ends=True)
+        check_number("max_iter", self.max_iter, 1, integer=True, or_auto=True)
+        check_number("step_size", self.step_size, 0, open_ends=True, or_auto=True)
         if self.tol is not None:
             check_number("tol", self.tol, 0)
 

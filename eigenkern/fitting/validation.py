@@ -120,8 +120,7 @@ def check_kernel_parameters(estimator):
             "its own: pass the kernel by name, or search over kernel__bandwidth; got "
             f"{bandwidth!r}"
         )
-    if not is_auto(estimator.cache_size):
-        check_number("cache_size", estimator.cache_size, 0)
+    check_number("cache_size", estimator.cache_size, 0, or_auto=True)
 
 
 def check_method(centers, methods):

@@ -820,8 +820,16 @@ BAD = [
     (NystromRegressor, {"centers": np.full((2, 3), np.nan)}, "centers contains NaN"),
     (NystromRegressor, {"validation_fraction": 1.0}, "validation_fraction .*; got 1.0"),
     (NytroRegressor, {"selection": "cv"}, "'gcv', 'loo' or None; got 'cv'"),
-    (NytroRegressor, {"max_iter": 0}, "max_iter must be an integer >= 1; got 0"),
-    (NytroRegressor, {"step_size": 0}, "step_size must be a number > 0; got 0"),
+    (
+        NytroRegressor,
+        {"max_iter": 0},
+        "max_iter must be 'auto' or an integer >= 1; got 0",
+    ),
+    (
+        NytroRegressor,
+        {"step_size": 0},
+        "step_size must be 'auto' or a number > 0; got 0",
+    ),
     (NytroRegressor, {"step_size": 1e3}, "step_size must be below .*; got 1000.0"),
     (NytroRegressor, {"tol": -1}, "tol must be a number >= 0; got -1"),
     (NytroRegressor, {"store_coef_path": "no"}, "store_coef_path must be .*; got 'no'"),
