@@ -536,7 +536,6 @@ class GeneralProblem(Problem):
         )
         if isinstance(self._X, DaskRows):
             self._on_workers = self.center_matrix.rows(self._X.take(train))
-        self.validation = None
         if held_out is not None:
             self.validation = self.center_matrix.rows(take(self._X, held_out))
 

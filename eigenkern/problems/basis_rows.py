@@ -213,7 +213,7 @@ class KernelProblem(Problem):
         self._train, self.rng, self.within = train, data.rng, merged.within
         w = data.weights_of(train)
         self.intercept = mean_of_targets(data.targets[train], w)
-        self.kernel = self.validation = None
+        self.kernel = None
         if data.precomputed:
             K = take_entries(data.X, train, train)
             self.operator = GivenMatrix(self.to_compute(K))

@@ -238,7 +238,7 @@ class LeastSquares(Problem):
         self.all = self._rows(X, targets, weights, order)
         self.train = self.all.part(0, len(train))
         self.targets, self.weights = self.train.targets, self.train.weights
-        self.validation, self.parts = None, [self.train]
+        self.parts = [self.train]
         if self.refits:
             self.validation = self.all.part(len(train), len(order))
         elif data.validation is not None:  # not rows of X

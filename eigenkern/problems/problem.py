@@ -17,7 +17,9 @@ class Problem:
     It is complete once constructed, and holds the training rows and targets, the rows
     to score, and the operators between them. A solver gets its operators and targets;
     the training loop uses only the methods below. Coefficients are in the solver's
-    order; only `fitted_attributes` returns them in the order of X, where X lives.
+    order; only ``fitted_attributes(coef)`` of a subclass, the attributes that
+    prediction needs, returns them in the order of X, where X lives. With `dual_coef_`
+    it has ``places(coef)``, their rows in that array, and its number of rows.
 
     Parameters
     ----------
@@ -48,8 +50,8 @@ class Problem:
     """
 
     within = 0.0
-    #: Centers and their rows in X, if they are known, of a model with such.
-    centers = center_indices = None
+    #: Centers and their rows in X, if they are known; what predicts held-out rows.
+    centers = center_indices = validation = None
 
     def __init__(self, device, X, *, several=True):
         self._source = namespace(X), device_of(X)
@@ -68,10 +70,6 @@ class Problem:
         """Return the coefficients of the constant model."""
         shape = self.n_coefs, self.targets.shape[1]
         return self.xp.zeros(shape, dtype=self.targets.dtype, device=self.device)
-
-    def places(self, coef=None):
-        """Return the rows of coefficients in `dual_coef_`, and how many it has."""
-        raise NotImplementedError
 
     def coef_of(self, fitted):
         """Return the coefficients of a fitted model, from its attributes."""
@@ -106,10 +104,6 @@ class Problem:
     def validation_values(self, coef):
         """Return f on the held-out rows in units of y, on the host, shape (m, l)."""
         return to_numpy(self.validation @ coef) + self.intercept
-
-    def fitted_attributes(self, coef):
-        """Return the attributes that prediction needs, arrays where X lives."""
-        raise NotImplementedError
 
     def to_compute(self, X):
         """Return X on the device that computes."""
