@@ -21,7 +21,7 @@ from ..fitting.validation import (
     check_number,
     warn_user,
 )
-from ..methods.conjugate_gradients import Falkon, TwoCholesky, falkon, last_state
+from ..methods.conjugate_gradients import Falkon, TwoCholesky, last_state
 from ..methods.newton import newton, way_down
 from ..methods.state import State
 from ..plan.parameters import has_log_loss, is_auto
@@ -187,7 +187,7 @@ class _FalkonLike(Model):
             weights[position] = 0.0
         weights = xp.asarray(weights, device=problem.device)
         mean = weights @ problem.targets / float(xp.sum(weights))
-        states = falkon(
+        states = Falkon(
             matrix,
             problem.targets - mean,
             weights,
@@ -251,7 +251,7 @@ class ResidualRule(Rule):
     def update(self, state):
         """Record an iteration; return whether every output has converged."""
         self.losses.append(state.residual)
-        self._state = replace(state, rest=None)  # the solver saves that
+        self._state = replace(state, rest=None)  # it may be large
         self._recorded = self._state, len(self.losses)
         return state.converged
 
