@@ -109,7 +109,7 @@ def check_extremes(low, high, xp, dtype):
         )
 
 
-def _median_distance(X, rng, metric):
+def _median_distance(X, rng, metric, bandwidth):
     """Return the median distance; 1 if all rows are equal: no bandwidth matters then.
 
     If only those of the subsample are, it is measured on the distinct rows.
@@ -126,8 +126,8 @@ def _median_distance(X, rng, metric):
     if 1e-150 < median < 1e150:
         return median
     raise ValueError(
-        f"X must be scaled: the median distance is {median:.3g}, whose square is out "
-        "of range"
+        f"X must be scaled: bandwidth={bandwidth!r} found a median distance of "
+        f"{median:.3g}, whose square is out of range"
     )
 
 
@@ -177,7 +177,8 @@ def make_kernel(
         elif bandwidth == "scale":
             made = _scaled(made, X, data)
         else:
-            made = replace(made, bandwidth=_median_distance(X, rng, made.metric))
+            median = _median_distance(X, rng, made.metric, bandwidth)
+            made = replace(made, bandwidth=median)
         if bandwidth == "auto":
             chosen = auto_bandwidth(made, X, targets, weights, rng, alpha, dtype)
             made = replace(made, bandwidth=chosen)
