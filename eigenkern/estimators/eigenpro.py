@@ -12,12 +12,7 @@ from ..arrays.array import ArrayLike, Device, KernelLike, RandomState, joined
 from ..centers import METHODS
 from ..fitting.checkpoint import Checkpoint
 from ..fitting.conveniences import keep_parameters
-from ..fitting.model import (
-    Model,
-    kernel_gradients,
-    kernel_values,
-    split,
-)
+from ..fitting.model import KernelModel, split
 from ..fitting.rules import ProgressLine, train
 from ..fitting.streaming import PassRule, Retained, Stream, Streaming
 from ..fitting.targets import ClassificationTargets, RegressionTargets
@@ -76,13 +71,11 @@ def _has_centers(estimator):
     )
 
 
-class _EigenPro(Streaming, Model):
+class _EigenPro(Streaming, KernelModel):
     _task = "epoch"
     _stream_attribute = "t_"
     _failure_hint = "Pass a smaller step_size, or scale X."
     _epochs_calibrate = True
-    _expand = kernel_values
-    _gradients = kernel_gradients
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ import numpy as np
 from ..arrays.array import ArrayLike, Device, KernelLike, RandomState, to_numpy
 from ..fitting.checkpoint import Checkpoint
 from ..fitting.conveniences import keep_parameters
-from ..fitting.model import Model, kernel_gradients, kernel_values, start_of
+from ..fitting.model import KernelModel, start_of
 from ..fitting.rules import Rule
 from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import (
@@ -34,12 +34,10 @@ from .on_centers import (
 )
 
 
-class _FalkonLike(Model):
+class _FalkonLike(KernelModel):
     """Kernel ridge regression by Falkon, for targets and for labels."""
 
     _task = "iteration"
-    _expand = kernel_values
-    _gradients = kernel_gradients
     _calibrates = True
 
     def __init__(

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..arrays.array import ArrayLike, Device, KernelLike, RandomState, to_numpy
 from ..fitting.conveniences import keep_parameters
-from ..fitting.model import Model, kernel_gradients, kernel_values
+from ..fitting.model import KernelModel
 from ..fitting.posterior import Posterior, posterior_attributes
 from ..fitting.rules import SolutionRule
 from ..fitting.targets import ClassificationTargets, RegressionTargets
@@ -46,11 +46,9 @@ ABOVE_ROUNDING = 100
 _EQUAL, _MOST_EQUAL = 1e-3, 5.0
 
 
-class _Nystrom(Model):
+class _Nystrom(KernelModel):
     """Kernel least squares in closed form, for targets and for labels."""
 
-    _expand = kernel_values
-    _gradients = kernel_gradients
     _calibrates = True
     #: Whether fitted models have what variances of predictions need.
     _has_variance = False

@@ -11,7 +11,7 @@ import numpy as np
 from ..arrays.array import ArrayLike, Device, KernelLike, RandomState, namespace
 from ..fitting.checkpoint import Checkpoint
 from ..fitting.conveniences import keep_parameters
-from ..fitting.model import Model, kernel_gradients, kernel_values
+from ..fitting.model import KernelModel
 from ..fitting.rules import EarlyStoppingRule, SolutionRule
 from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import check_kernel_parameters, check_number, warn_user
@@ -34,11 +34,9 @@ from .on_centers import (
 )
 
 
-class _Nytro(Model):
+class _Nytro(KernelModel):
     """Early-stopped gradient descent on centers, for targets and for labels."""
 
-    _expand = kernel_values
-    _gradients = kernel_gradients
     _calibrates_with = "selection='auto'"
 
     def __init__(

@@ -49,7 +49,7 @@ class Model(Conveniences, CallbackSupportMixin, BaseEstimator):
     A family of models defines ``_check_parameters()``; ``_prepare(data)``, which
     returns a problem, a solver, the fitted attributes chosen so far, and a rule that
     ends the training; and ``_expand(X)``, the values of a fitted model without its
-    intercept, on the device that computes (`kernel_values`). The mixins of `targets`
+    intercept, on the device that computes (`KernelModel`). The mixins of `targets`
     handle targets and predictions.
     """
 
@@ -68,7 +68,7 @@ class Model(Conveniences, CallbackSupportMixin, BaseEstimator):
     _calibrates_with = "early_stopping=True"
     #: The alpha that equals C in SVC's objective 1/2 |f|^2 + C sum_i loss_i.
     _alpha_of_C = "1 / (2 C n)"
-    #: ``_gradients(X)`` of a fitted model on kernels (`kernel_gradients`).
+    #: ``_gradients(X)`` of a fitted model on kernels (`KernelModel`).
     _gradients = None
     #: Whether a fit warns if nothing was learned, and of far values; not if another one
     #: judges the model.
@@ -282,24 +282,27 @@ class Model(Conveniences, CallbackSupportMixin, BaseEstimator):
         return tags
 
 
-def kernel_values(model, X):
-    """Return K(X, centers_) dual_coef_, on the device that computes."""
-    devices = compute_devices(model.device, X)
-    coef = move(model.dual_coef_, *devices[0])
-    if model.kernel_ is None:
-        X = move(X, *devices[0])
-        return large_product(cast(X, coef.dtype), coef)
-    return kernel_operator(model.kernel_, model.centers_, devices, X) @ coef
+class KernelModel(Model):
+    """A model f(x) = K(x, centers_) dual_coef_ + intercept_."""
 
+    def _expand(self, X):
+        """Return K(X, centers_) dual_coef_, on the device that computes."""
+        devices = compute_devices(self.device, X)
+        coef = move(self.dual_coef_, *devices[0])
+        if self.kernel_ is None:
+            X = move(X, *devices[0])
+            return large_product(cast(X, coef.dtype), coef)
+        return kernel_operator(self.kernel_, self.centers_, devices, X) @ coef
 
-def kernel_gradients(model, X):
-    """Return the gradients of K(., centers_) dual_coef_ at the rows of X."""
-    if model.kernel_ is None:
-        raise ValueError(
-            "gradients need a kernel of rows; got a model with kernel='precomputed'"
-        )
-    devices = compute_devices(model.device, X)
-    return KernelGradient(model.kernel_, model.centers_, model.dual_coef_, devices, X)
+    def _gradients(self, X):
+        """Return the gradients of K(., centers_) dual_coef_ at the rows of X."""
+        if self.kernel_ is None:
+            raise ValueError(
+                "gradients need a kernel of rows; got a model with kernel='precomputed'"
+            )
+        devices = compute_devices(self.device, X)
+        fitted = self.kernel_, self.centers_, self.dual_coef_
+        return KernelGradient(*fitted, devices, X)
 
 
 def check_epochs(estimator):
