@@ -606,9 +606,10 @@ class _RecursiveFeatureMachine(
     def _fitted_values(self, X):
         return self.estimator_._fitted_values(mapped(X, self.metric_root_))
 
-    def _of_mapped(self, X, method, function):
-        """Return a function of the rows of X R."""
+    def _of_mapped(self, X, method, function=None):
+        """Return a method of the estimator, or a function, of the rows of X R."""
         X = check_rows(self, X, method)
+        function = function or getattr(self.estimator_, method)
 
         def values(rows):
             F = function(mapped(self._near(rows), self.metric_root_))
@@ -885,9 +886,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         P : array of shape (n_samples, n_classes)
             Columns in the order of `classes_`.
         """
-        return self._of_mapped(
-            X, "predict_proba", lambda X_R: self.estimator_.predict_proba(X_R)
-        )
+        return self._of_mapped(X, "predict_proba")
 
     @available_if(_has_probabilities)
     @on_its_device
@@ -903,6 +902,4 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         log_P : array of shape (n_samples, n_classes)
             Columns in the order of `classes_`.
         """
-        return self._of_mapped(
-            X, "predict_log_proba", lambda X_R: self.estimator_.predict_log_proba(X_R)
-        )
+        return self._of_mapped(X, "predict_log_proba")
