@@ -294,13 +294,17 @@ def _is_factor(L):
 def first_cholesky(K, shifts):
     """Return the lower Cholesky factor of K + c I for the first c that has one.
 
-    None if none has. The `shifts` c are numbers or arrays of shape (n,).
+    K is made of K(Z, Z), and the `shifts` c are numbers or arrays of shape (n,). Raises
+    a ValueError if none has a factor.
     """
     for shift in shifts:
         L = cholesky(plus_diagonal(namespace(K).asarray(K, copy=True), shift))
         if L is not None:
             return L
-    return None
+    raise ValueError(
+        "the kernel matrix of the centers has no Cholesky factor: the kernel must be "
+        "positive semi-definite; scale X, or choose another kernel or bandwidth"
+    )
 
 
 def _library_cholesky(K):

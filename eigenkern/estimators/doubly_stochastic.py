@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from ..arrays.array import ArrayLike, RandomState, location_of, move, slices, to_numpy
 from ..arrays.devices import compute_device
 from ..fitting.checkpoint import Checkpoint
+from ..fitting.conveniences import keep_parameters
 from ..fitting.model import Model, check_epochs, split
 from ..fitting.outcome import warn_of_cutoffs
 from ..fitting.planning import shape_of
@@ -47,8 +48,8 @@ from ..plan.of_random_features import (
     plan_of_random_features,
 )
 from ..plan.parameters import chooses_penalty, is_auto, kernel_parameters, stops_early
+from ..problems.basis_features import FourierProblem, Start
 from ..problems.kernel_parameters import check_spectral_law
-from ..problems.random_waves import FourierProblem, Start
 from ..rows.robust import cast
 from ..rows.transfer import StreamedRows
 
@@ -69,14 +70,11 @@ class _DoublyStochastic(Streaming, Model):
         check_kernel_parameters(self)
         check_spectral_law(self.kernel)
         check_choice("algorithm", self.algorithm, ("dsg", "udsg", "cdsg"))
-        if not isinstance(self.loss, str) or self.loss not in self._losses:
-            names = ", ".join(repr(name) for name in self._losses)
-            raise ValueError(f"loss must be one of {names}; got {self.loss!r}")
+        check_choice("loss", self.loss, self._losses)
         check_number("alpha", self.alpha, 0, or_auto=True)
         check_number("n_new", self.n_new, 1, integer=True)
         for name, low in {"block_size": 1, "batch_size": 2, "n_old": 0}.items():
-            if not is_auto(getattr(self, name)):
-                check_number(name, getattr(self, name), low, integer=True)
+            check_number(name, getattr(self, name), low, integer=True, or_auto=True)
         if self.max_features is not None:
             low = 1 if is_auto(self.block_size) else self.block_size
             check_number("max_features", self.max_features, low, integer=True)
@@ -517,28 +515,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.algorithm = algorithm
-        self.loss = loss
-        self.epsilon = epsilon
-        self.quantile = quantile
-        self.alpha = alpha
-        self.block_size = block_size
-        self.batch_size = batch_size
-        self.n_new = n_new
-        self.n_old = n_old
-        self.step_size = step_size
-        self.max_features = max_features
-        self.max_iter = max_iter
-        self.tol = tol
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.cache_size = cache_size
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+        keep_parameters(self, locals())
 
     def partial_fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -879,27 +856,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.algorithm = algorithm
-        self.loss = loss
-        self.alpha = alpha
-        self.block_size = block_size
-        self.batch_size = batch_size
-        self.n_new = n_new
-        self.n_old = n_old
-        self.step_size = step_size
-        self.max_features = max_features
-        self.max_iter = max_iter
-        self.tol = tol
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.class_weight = class_weight
-        self.cache_size = cache_size
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+        keep_parameters(self, locals())
 
     def _as_indicators(self, F):
         """Return values with one column per class, on the scale of targets 0 and 1."""

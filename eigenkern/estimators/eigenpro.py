@@ -11,12 +11,8 @@ from sklearn.utils.metaestimators import available_if
 from ..arrays.array import ArrayLike, Device, KernelLike, RandomState
 from ..centers import METHODS
 from ..fitting.checkpoint import Checkpoint
-from ..fitting.model import (
-    Model,
-    kernel_gradients,
-    kernel_values,
-    split,
-)
+from ..fitting.conveniences import keep_parameters
+from ..fitting.model import KernelModel, split
 from ..fitting.streaming import Streaming
 from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import (
@@ -67,13 +63,11 @@ def _has_centers(estimator):
     )
 
 
-class _EigenPro(Streaming, Model):
+class _EigenPro(Streaming, KernelModel):
     _task = "epoch"
     _stream_attribute = "t_"
     _failure_hint = "Pass a smaller step_size, or scale X."
     _epochs_calibrate = True
-    _expand = kernel_values
-    _gradients = kernel_gradients
 
     def __init__(
         self,
@@ -101,28 +95,7 @@ class _EigenPro(Streaming, Model):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.n_centers = n_centers
-        self.centers = centers
-        self.alpha = alpha
-        self.algorithm = algorithm
-        self.n_components = n_components
-        self.subsample_size = subsample_size
-        self.svd_solver = svd_solver
-        self.batch_size = batch_size
-        self.step_size = step_size
-        self.damping = damping
-        self.max_iter = max_iter
-        self.tol = tol
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.warm_start = warm_start
-        self.cache_size = cache_size
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+        keep_parameters(self, locals())
 
     def _check_parameters(self):
         check_kernel_parameters(self)
@@ -852,31 +825,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        super().__init__(
-            kernel,
-            bandwidth=bandwidth,
-            n_centers=n_centers,
-            centers=centers,
-            alpha=alpha,
-            algorithm=algorithm,
-            n_components=n_components,
-            subsample_size=subsample_size,
-            svd_solver=svd_solver,
-            batch_size=batch_size,
-            step_size=step_size,
-            damping=damping,
-            max_iter=max_iter,
-            tol=tol,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change,
-            warm_start=warm_start,
-            cache_size=cache_size,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.class_weight = class_weight
+        keep_parameters(self, locals())
 
     @available_if(_has_centers)
     def partial_fit(

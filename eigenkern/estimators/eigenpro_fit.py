@@ -6,11 +6,11 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
-from sklearn.base import is_classifier
 
+from ..arrays import memory
 from ..arrays.array import to_numpy
-from ..centers import METHODS, distinct_rows
-from ..fitting.model import check_epochs
+from ..centers import METHODS, distinct_rows, rows_among
+from ..fitting.model import check_epochs, start_of
 from ..fitting.outcome import check_given_kernel
 from ..fitting.planning import shape_of
 from ..fitting.rules import EpochRule, SolutionRule
@@ -34,6 +34,7 @@ from ..methods.projected import (
 from ..methods.state import State
 from ..methods.step_search import RowSteps
 from ..operators.cached import cached, check_free
+from ..operators.tiled import TiledKernel
 from ..plan.of_epochs import plan_on_centers, plan_on_rows
 from ..plan.parameters import (
     calibrates,
@@ -45,15 +46,16 @@ from ..plan.parameters import (
     largest_size,
     n_to_calibrate,
 )
-from ..plan.penalty import auto_ridge
-from ..plan.sizes import direct_bytes
+from ..plan.penalty import N_RIDGE_ROWS
+from ..plan.sizes import direct_bytes, n_sampled_rows, rounding
 from ..plan.step import Tuning, tune, tune_on_centers
 from ..preconditioners.global_spectral import GlobalSpectral
 from ..preconditioners.spectral import Spectral
-from ..problems.centers_in_batches import GeneralProblem
+from ..problems.basis_centers import CenterProblem, GeneralProblem
+from ..problems.basis_rows import KernelProblem
+from ..problems.closed_form import ridge_of_rows
 from ..problems.data import hold_out
 from ..problems.problem import weighted_mean_square
-from ..problems.rows_in_batches import KernelProblem
 
 # The penalty equivalent to one epoch, in units of the mean of k(x, x). With 20 epochs
 # the errors on new rows of eleven data sets are at most 0.1 points above EigenPro 2's
@@ -66,8 +68,7 @@ def check_tuning(estimator):
     """Raise a ValueError unless the parameters of the iteration are valid."""
     smallest = {"n_components": 0, "subsample_size": 2, "batch_size": 1}
     for name, low in smallest.items():
-        if not is_auto(getattr(estimator, name)):
-            check_number(name, getattr(estimator, name), low, integer=True)
+        check_number(name, getattr(estimator, name), low, integer=True, or_auto=True)
     step = estimator.step_size
     if not isinstance(step, str):
         check_number("step_size", step, 0, open_ends=True)
@@ -86,13 +87,12 @@ class Basis:
     A subclass defines what `prepared` calls, in its order:
 
     - ``_problem()``: the problem, with the held-out rows to predict;
-    - ``ridge()``: c = alpha n, which a fit may choose;
+    - ``_chosen_ridge()``: c = alpha n, if a fit chooses it;
     - ``plan(ridge, direct=)``: the `Plan`, direct only if it may be so;
     - ``solved(ridge)``: coefficients, loss, chosen attributes and left-out values of a
       direct solution, or None;
-    - ``tune(plan, ridge)``: chooses preconditioner, batch and step, and sets `chosen`,
-      the fitted attributes of all that;
-    - ``epochs(start)``: the solver.
+    - ``epochs(plan, ridge, start)``: the solver, with preconditioner, batch and step
+      that it chooses; it sets `chosen`, the fitted attributes of all that.
     """
 
     rule = EpochRule
@@ -102,21 +102,11 @@ class Basis:
         self.problem = self._problem()
         self.problem.within = merged.within
 
-    def start(self):
-        """Return zero, or the coefficients that ``warm_start=True`` continues from."""
-        model, problem = self.model, self.problem
-        if not model.warm_start or not hasattr(model, "dual_coef_"):
-            return problem.initial_coef()
-        shape = (problem.n_coefficients, problem.targets.shape[1])
-        given = tuple(model.dual_coef_.shape)
-        if given != shape or not problem.has_centers(model.centers_):
-            raise ValueError(
-                "warm_start=True continues from the coefficients of the previous fit "
-                f"and needs the same X (or centers) and outputs: coefficients of shape "
-                f"{shape}; got a previous fit with shape {given}"
-                + (" and other rows" if given == shape else "")
-            )
-        return problem.coef_of(model.dual_coef_)
+    def ridge(self):
+        """Return c = alpha n: given, or chosen."""
+        if chooses_penalty(self.model):
+            return self._chosen_ridge()
+        return given_penalty(self.model) * len(self.merged.rows)
 
 
 def prepared(kind, model, data, train, held_out, *, fewest, direct=True):
@@ -146,11 +136,13 @@ def prepared(kind, model, data, train, held_out, *, fewest, direct=True):
         return prepared(kind, model, data, train, None, fewest=fewest, direct=False)
     if plan.method == "direct":
         plan = basis.plan(ridge, direct=False)
-    start = basis.start()
-    basis.tune(plan, ridge)
+    start = start_of(model, basis.problem)
+    if start is None:
+        start = basis.problem.initial_coef()
+    solver = basis.epochs(plan, ridge, start)
     given = model, basis.problem, basis.merged.data, held_out
     rule = basis.rule(*given, start=start, scored=not holds_out)
-    return basis.problem, basis.epochs(start), basis.chosen, rule
+    return basis.problem, solver, basis.chosen, rule
 
 
 def _solution(problem, coef, loss, chosen, left_out):
@@ -166,24 +158,6 @@ def _solution(problem, coef, loss, chosen, left_out):
     }
     solver = iter([State(coef, chosen, out_of_sample=left_out)])
     return problem, solver, chosen, SolutionRule(problem, [loss])
-
-
-def _chosen_ridge(basis, K, in_double):
-    """Return c: given, or chosen on K, the kernel matrix of rows or a sample of them.
-
-    `in_double` is that of `auto_ridge`.
-    """
-    model, problem = basis.model, basis.problem
-    if not chooses_penalty(model):
-        return given_penalty(model) * problem.targets.shape[0]
-    return auto_ridge(
-        K,
-        problem.targets,
-        problem.weights,
-        replicates=basis.merged.replicates,
-        labels=is_classifier(model),
-        in_double=in_double,
-    )
 
 
 def _tuned(basis, K, sizes, *, of_all_rows):
@@ -248,11 +222,10 @@ class OnRows(Basis):
             problem = problem.in_double().positive()
         return problem
 
-    def ridge(self):
-        problem, in_double = self.problem, None
-        if not (problem.kernel is None or self.merged.data.indefinite):
-            in_double = problem.first_rows_in_double
-        return _chosen_ridge(self, problem.operator, in_double)
+    def _chosen_ridge(self):
+        problem = self.problem
+        K, sizes = problem.operator, (N_RIDGE_ROWS, problem.dtype)
+        return ridge_of_rows(problem, self.merged, *sizes, K)
 
     def plan(self, ridge, *, direct):
         return self._plan if direct else plan_on_rows(self._shape, direct=False)
@@ -278,7 +251,7 @@ class OnRows(Basis):
         chosen = {"alpha_": ridge / n, "cache_size_": n**2 * K.itemsize / 1e6}
         return found.coef, loss, chosen, left_out
 
-    def tune(self, plan, ridge):
+    def epochs(self, plan, ridge, start):
         model, problem = self.model, self.problem
         if ridge:
             problem = problem.penalized(ridge)
@@ -292,31 +265,24 @@ class OnRows(Basis):
         if tuning.largest_entry is not None:
             largest = tuning.largest_entry
             row_steps = RowSteps(P, problem.diagonal, problem.weights, largest)
-        self._solver = partial(
-            eigenpro,
-            problem.operator,
-            problem.targets,
-            P,
-            weights=problem.weights,
-            batch_size=tuning.batch_size,
-            step_size=tuning.step_size,
-            rng=problem.rng,
-            step=step_on_all_rows if all_rows else step_on_rows,
-            row_steps=row_steps,
-        )
         self.chosen = tuned_attributes(tuning, problem) | {
             "algorithm_": chosen_algorithm(model),
             "alpha_": ridge / len(self.merged.rows),
             "cache_size_": problem.cache_megabytes,
         }
-
-    def epochs(self, start):
-        return self._solver(coef=start, try_steps=is_auto(self.model.step_size))
-
-
-# Minimum number of batches in an epoch: a direct solution counts as this many
-# projections for each epoch that it replaces, in case more rows are learned later.
-_LEAST_BATCHES = 8
+        return eigenpro(
+            problem.operator,
+            problem.targets,
+            P,
+            coef=start,
+            weights=problem.weights,
+            batch_size=tuning.batch_size,
+            step_size=tuning.step_size,
+            rng=problem.rng,
+            step=step_on_all_rows if all_rows else step_on_rows,
+            try_steps=is_auto(model.step_size),
+            row_steps=row_steps,
+        )
 
 
 class ProjectedRule(EpochRule):
@@ -342,60 +308,78 @@ class OnCenters(Basis):
         )
         return problem
 
-    def ridge(self):
-        problem = self.problem
-        if self.merged.data.indefinite:  # no penalty can be chosen
-            return given_penalty(self.model) * problem.n_rows
-        K = problem.sampled_kernel()
-        return _chosen_ridge(self, K, problem.sampled_kernel_in_double)
+    def _chosen_ridge(self):
+        problem, merged = self.problem, self.merged
+        if merged.data.indefinite:  # none can be chosen
+            return 0.0
+        n_sample = n_sampled_rows(problem.n_rows)
+        return ridge_of_rows(problem, merged, n_sample, problem.dtype)
 
     def plan(self, ridge, *, direct):
-        p, indefinite = self.problem.n_coefficients, self.merged.data.indefinite
+        p, indefinite = self.problem.n_coefs, self.merged.data.indefinite
         # On indefinite kernels no projection exists.
         return plan_on_centers(self._shape, p, direct=direct, needed=indefinite)
 
     def solved(self, ridge):
-        model, problem = self.model, self.problem
-        least, size = problem.least_ridge(), problem.entry_size()
+        # The normal equations of the Nystrom method on all rows.
+        model, problem, n = self.model, self.problem, self.problem.n_rows
+        size = problem.entry_size()
+        # Less is drowned by rounding of the kernel matrix.
+        least = rounding(problem.xp, problem.dtype, problem.n_coefs) * n * size
         if not 0 < size < np.inf or (given_penalty(model) > 0 and ridge <= least):
             return None
         if ridge:
             ridge = max(ridge, least)
-        penalty = max(EPOCH_PENALTY / model.max_iter * size, least)
-        coef, left_out = problem.solved(ridge or penalty, self.merged)
-        if coef is None:
+        alpha = (ridge or max(EPOCH_PENALTY / model.max_iter * size, least)) / n
+        squares = CenterProblem(
+            model.device,
+            self.merged.source,
+            np.sort(self.merged.members),
+            None,
+            kernel=problem.kernel,
+            bandwidth=None,
+            n_centers=None,
+            centers=problem.centers,
+        )
+        squares.iterates(alpha)
+        equations = squares.training
+        factor = equations.factor(alpha)
+        if factor is None:
             return None
+        dual_coef = squares.dual_coef(equations.solve(factor)[:, :-1])
+        coef, left_out = problem.coef_of({"dual_coef_": dual_coef}), None
+        if squares.calibrates:
+            # Leave out no center: without its row, almost nothing would determine its
+            # coefficient, and new rows are not centers.
+            others = ~rows_among(squares.all.X, problem.centers)
+            left_out = squares.left_out(alpha, factor, among=others)
         chosen = {
             "cache_size_": 0.0,
-            "alpha_": ridge / problem.n_rows,
+            "alpha_": ridge / n,
             "projection_interval_": None,
-            "t_": _LEAST_BATCHES * model.max_iter,
+            "t_": 8 * model.max_iter,  # epochs have 8 batches or more
             "projection_residual_": 0.0,
         }
         return coef, problem.loss(coef), chosen, left_out
 
-    def tune(self, plan, ridge):
+    def epochs(self, plan, ridge, start):
         model, problem = self.model, self.problem
         n, alpha = problem.n_rows, ridge / problem.n_rows
-        self._learner = Learner.make(model, problem, plan, alpha, n_rows=n)
+        learner = Learner.make(model, problem, plan, alpha, start, n_rows=n)
         if plan.kept:
             self.problem = problem = problem.kept(model.cache_size)
-        self._batches = partial(problem.batches, plan.batch_size)
-        self.chosen = self._learner.chosen_attributes() | {
+        self.chosen = learner.chosen_attributes() | {
             "algorithm_": chosen_algorithm(model),
             "cache_size_": problem.cache_megabytes,
         }
-
-    def epochs(self, start):
-        self._learner.iterate = Iterate.of(start)
-        tries = is_auto(self.model.step_size)
-        return self._learner.solver(self._batches, try_half_steps=tries)
+        batches = partial(problem.batches, plan.batch_size)
+        return learner.solver(batches, try_half_steps=is_auto(model.step_size))
 
 
 class ExactlyOnCenters(OnCenters):
     """EigenPro 3 with exact projections of full batches."""
 
-    def ridge(self):
+    def _chosen_ridge(self):
         return 0.0
 
     def plan(self, ridge, *, direct):
@@ -405,22 +389,19 @@ class ExactlyOnCenters(OnCenters):
                 "batch_size must be 'auto' with algorithm='eigenpro3-exact', whose "
                 f"steps take all {n} training rows; got {m}"
             )
-        self.problem.check_memory()
+        K = self.problem.center_matrix
+        needed = K.itemsize * n * K.shape[0] + 16.0 * K.shape[0] ** 2
+        needs = f"algorithm='eigenpro3-exact' with {K.shape[0]} centers of {n} rows "
+        needs += f"needs {needed / 1e6:.0f} MB"
+        remedy = "pass a smaller n_centers or algorithm='eigenpro3'"
+        memory.check(needed, K.xp, K.device, needs, remedy)
         return super().plan(ridge, direct=False)
 
-    def tune(self, plan, ridge):
-        problem = self.problem
-        tuning = _tuned(self, problem.row_operator(), plan.sizes, of_all_rows=True)
-        K = problem.matrix()
-        self._solver = partial(
-            projected_exactly,
-            K,
-            problem.targets,
-            problem.weights,
-            tuning.preconditioner,
-            ExactProjection(CenterFactor(problem.center_matrix)),
-            step_size=tuning.step_size,
-        )
+    def epochs(self, plan, ridge, start):
+        problem, X = self.problem, self.problem.gather(slice(0, self.problem.n_rows))
+        rows = TiledKernel(problem.kernel, X)
+        tuning = _tuned(self, rows, plan.sizes, of_all_rows=True)
+        K = problem.center_matrix.rows(X).block()
         n_bytes = K.shape[0] * K.shape[1] * problem.center_matrix.itemsize
         self.chosen = tuned_attributes(tuning, problem) | {
             "algorithm_": self.model.algorithm,
@@ -428,9 +409,15 @@ class ExactlyOnCenters(OnCenters):
             "cache_size_": n_bytes / 1e6,
             "projection_interval_": 1,
         }
-
-    def epochs(self, start):
-        return self._solver(iterate=Iterate.of(start))
+        return projected_exactly(
+            K,
+            problem.targets,
+            problem.weights,
+            tuning.preconditioner,
+            ExactProjection(CenterFactor(problem.center_matrix)),
+            iterate=Iterate.of(start),
+            step_size=tuning.step_size,
+        )
 
 
 def _chosen_problem(model, data, train, held_out=None, *, streams=False):
@@ -481,10 +468,10 @@ def _centers_at_hand(model, X):
 def _too_few_rows(model, problem, data, train):
     """Return the number of distinct rows if it is below `n_centers`, or 0."""
     given = model.n_centers is None or not isinstance(model.centers, str)
-    if given or problem.n_coefficients >= model.n_centers:
+    if given or problem.n_coefs >= model.n_centers:
         return 0
     if model.centers != "rpcholesky":
-        return problem.n_coefficients
+        return problem.n_coefs
     # RPCholesky ends once the centers span the rows.
     n_distinct = len(data.distinct(train)[0])
     return n_distinct if n_distinct < model.n_centers else 0
@@ -507,7 +494,7 @@ def new_learner(model, data):
 def _plan_of_stream(model, data, problem, batch_size=None):
     options = {"n_rows": float("inf"), "n_epochs": 1, "batch_size": batch_size}
     shape = shape_of(model, data, problem.n_rows)
-    return plan_on_centers(shape, problem.n_coefficients, direct=False, **options)
+    return plan_on_centers(shape, problem.n_coefs, direct=False, **options)
 
 
 def learner_of_fitted(model, data):
@@ -522,7 +509,7 @@ def learner_of_fitted(model, data):
         intercept=to_numpy(model.intercept_).astype(np.float64),
         weight_scale=model.weight_scale_,
     )
-    coef = problem.coef_of(model.dual_coef_)
+    coef = problem.coef_of(vars(model))
     plan = _plan_of_stream(model, data, problem)
     learner = Learner.make(model, problem, plan, given_penalty(model), coef)
     learner.iterate.n_projections = model.t_

@@ -11,7 +11,8 @@ import numpy as np
 
 from ..arrays.array import ArrayLike, Device, KernelLike, RandomState, to_numpy
 from ..fitting.checkpoint import Checkpoint
-from ..fitting.model import Model, kernel_gradients, kernel_values
+from ..fitting.conveniences import keep_parameters
+from ..fitting.model import KernelModel, start_of
 from ..fitting.rules import Rule
 from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import (
@@ -20,7 +21,7 @@ from ..fitting.validation import (
     check_number,
     warn_user,
 )
-from ..methods.conjugate_gradients import Falkon, TwoCholesky, falkon, last_state
+from ..methods.conjugate_gradients import Falkon, TwoCholesky, last_state
 from ..methods.newton import newton, way_down
 from ..methods.state import State
 from ..plan.parameters import has_log_loss, is_auto
@@ -32,16 +33,11 @@ from .on_centers import (
     ridge_coef,
 )
 
-# Least automatic penalty of an iteration, over k(x, x).
-_LEAST_ALPHA = 1e-8
 
-
-class _FalkonLike(Model):
+class _FalkonLike(KernelModel):
     """Kernel ridge regression by Falkon, for targets and for labels."""
 
     _task = "iteration"
-    _expand = kernel_values
-    _gradients = kernel_gradients
     _calibrates = True
 
     def __init__(
@@ -60,18 +56,7 @@ class _FalkonLike(Model):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.n_centers = n_centers
-        self.centers = centers
-        self.alpha = alpha
-        self.max_iter = max_iter
-        self.tol = tol
-        self.warm_start = warm_start
-        self.cache_size = cache_size
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+        keep_parameters(self, locals())
 
     def fit(
         self,
@@ -150,13 +135,13 @@ class _FalkonLike(Model):
             solver, megabytes = self._newton_steps(problem, alpha), problem.matrices[1]
         else:
             if is_auto(self.alpha):  # with less, the iteration does not converge
-                alpha = max(alpha, _LEAST_ALPHA * problem.kernel_size)
+                alpha = max(alpha, 1e-8 * problem.kernel_size)
             problem.iterates(alpha)
             L, weights = problem.whitening.L, problem.weights_of_centers()
             preconditioner = TwoCholesky.of(L, alpha, weights)
             (matrix,), megabytes = problem.matrices
             given = matrix, problem.targets, problem.weights, preconditioner, alpha
-            solver = Falkon(*given, self.tol, self._start(problem))
+            solver = Falkon(*given, self.tol, start_of(self, problem))
             if problem.calibrates:
                 given = problem, matrix, preconditioner, alpha
                 hold_out = partial(self._held_out, *given)
@@ -179,7 +164,7 @@ class _FalkonLike(Model):
 
     def _newton_steps(self, problem, alpha):
         """Return an iterator of the states of Newton steps."""
-        start = self._start(problem, ("dual_coef_", "intercept_"))
+        start = start_of(self, problem)
         if problem.constant:
             return iter([State(problem.start, converged=True)])
         objective, rows = problem.objective(problem.train), problem.train
@@ -200,7 +185,7 @@ class _FalkonLike(Model):
             weights[position] = 0.0
         weights = xp.asarray(weights, device=problem.device)
         mean = weights @ problem.targets / float(xp.sum(weights))
-        states = falkon(
+        states = Falkon(
             matrix,
             problem.targets - mean,
             weights,
@@ -211,22 +196,6 @@ class _FalkonLike(Model):
         )
         coef = last_state(states, self.max_iter)[0].coef
         return problem.held_out(coef, mean, position)
-
-    def _start(self, problem, fitted=("dual_coef_",)):
-        """Return the coefficients that ``warm_start=True`` continues from, or None.
-
-        `fitted` names the attributes that hold them.
-        """
-        if not self.warm_start or not hasattr(self, "dual_coef_"):
-            return None
-        if not problem.suits(self.dual_coef_, self.centers_, self.center_indices_):
-            n_outputs = problem.targets.shape[1]
-            raise ValueError(
-                "warm_start=True continues from the coefficients of the previous fit "
-                f"and needs the same centers and {n_outputs} output(s): pass centers "
-                "as an array, or an int as random_state and the same X"
-            )
-        return problem.kept_coef(*(getattr(self, name) for name in fitted))
 
     def _progress(self):
         return ResidualLines(type(self).__name__) if self.verbose else None
@@ -280,7 +249,7 @@ class ResidualRule(Rule):
     def update(self, state):
         """Record an iteration; return whether every output has converged."""
         self.losses.append(state.residual)
-        self._state = replace(state, rest=None)  # the solver saves that
+        self._state = replace(state, rest=None)  # it may be large
         self._recorded = self._state, len(self.losses)
         return state.converged
 
@@ -637,22 +606,7 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        super().__init__(
-            kernel,
-            bandwidth=bandwidth,
-            n_centers=n_centers,
-            centers=centers,
-            alpha=alpha,
-            max_iter=max_iter,
-            tol=tol,
-            warm_start=warm_start,
-            cache_size=cache_size,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.loss = loss
-        self.class_weight = class_weight
+        keep_parameters(self, locals())
 
     def _check_parameters(self):
         super()._check_parameters()

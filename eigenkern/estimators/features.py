@@ -22,18 +22,13 @@ from ..arrays.array import (
 )
 from ..arrays.devices import compute_device
 from ..centers import cluster_means, distinct_rows, uniform_indices
-from ..fitting.conveniences import (
-    HelpsUsersOfSVC,
-    link_to_documentation,
-    set_with_kernel,
-)
+from ..fitting.conveniences import Conveniences, keep_parameters
 from ..fitting.outcome import check_values, warn_of_cutoffs, warn_of_far_values
 from ..fitting.validation import (
     all_or_nothing,
     check_centers,
     check_number,
     check_rows,
-    check_same_location,
     on_its_device,
     publish,
     validated,
@@ -57,7 +52,7 @@ _SLAB_BYTES = 256e6
 
 
 class FeatureMap(
-    HelpsUsersOfSVC,
+    Conveniences,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
     BaseEstimator,
@@ -71,24 +66,6 @@ class FeatureMap(
     _accept_sparse = False
     #: The parameter with the number of features.
     _size = "n_components"
-
-    def set_params(self, **params):
-        """Set parameters of this estimator or of its nested objects.
-
-        Parameters
-        ----------
-        **params : dict
-            Parameters by name; those of a kernel object as ``kernel__bandwidth``. They
-            replace the kernel: other estimators that share it do not change.
-
-        Returns
-        -------
-        self : object
-        """
-        return set_with_kernel(self, super().set_params, params)
-
-    def _get_doc_link(self):
-        return link_to_documentation(self)
 
     @all_or_nothing
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
@@ -135,9 +112,8 @@ class FeatureMap(
         phi : array of shape (n_samples, n_features_out)
             In the library and data type of X.
         """
-        X = in_memory(check_rows(self, X))
+        X = in_memory(check_rows(self, X, "transform"))
         source, compute = location_of(X), compute_device(self.device, X)
-        check_same_location(self, source, "transform")
         n, width = X.shape[0], self._n_features_out
         n_at_once = max(int(_SLAB_BYTES // (8 * width)), 1)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -255,11 +231,7 @@ class RandomFourierFeatures(FeatureMap):
         device: str = "auto",
         random_state: RandomState = None,
     ) -> None:
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.n_components = n_components
-        self.device = device
-        self.random_state = random_state
+        keep_parameters(self, locals())
 
     def _check_parameters(self):
         check_spectral_law(self.kernel)
@@ -395,12 +367,7 @@ class RBFNetworkFeatures(FeatureMap):
         device: str = "auto",
         random_state: RandomState = None,
     ) -> None:
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.n_centers = n_centers
-        self.centers = centers
-        self.device = device
-        self.random_state = random_state
+        keep_parameters(self, locals())
 
     def _check_parameters(self):
         check_kernel(self.kernel, precomputed=False)

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 
 from ..arrays.array import ArrayLike, RandomState, device_of, location_of, move, slices
 from ..arrays.linalg import large_product
@@ -15,7 +14,6 @@ from ..fitting.validation import (
     check_choice,
     check_number,
     check_rows,
-    check_same_location,
     check_weights,
     computing,
 )
@@ -201,7 +199,4 @@ def _checked_rows(model, X, function):
             f"model must be a model on kernels of eigenkern, such as EigenProRegressor;"
             f" got {model!r}"
         )
-    check_is_fitted(model, model._coef_attribute)
-    X = check_rows(model, X)
-    check_same_location(model, location_of(X), function)
-    return X
+    return check_rows(model, X, function)

@@ -21,6 +21,7 @@ from ..arrays.array import (
 from ..arrays.devices import compute_device
 from ..arrays.linalg import large_product
 from ..fitting.checkpoint import Checkpoint
+from ..fitting.conveniences import keep_parameters
 from ..fitting.model import Model, split
 from ..fitting.outcome import have_leverage, warn_of_leverage
 from ..fitting.planning import shape_of
@@ -32,7 +33,6 @@ from ..methods.epochs import eigenpro, step_on_features
 from ..operators.centered import features_of
 from ..plan.of_epochs import plan_on_features
 from ..plan.parameters import (
-    chooses_penalty,
     given_penalty,
     has_penalty,
     is_auto,
@@ -43,14 +43,11 @@ from ..plan.penalty import auto_ridge_of_features
 from ..plan.sizes import direct_pays_on_features, sizes_of_features
 from ..plan.step import tune_on_features
 from ..preconditioners.spectral import LinearSpectral
-from ..problems.features_in_batches import LinearProblem, Seen
+from ..problems.basis_features import LinearProblem, Seen
 from ..problems.problem import weighted_mean_square
 from ..rows.lazy_rows import is_lazy
 from ..rows.robust import cast
 from .eigenpro_fit import EPOCH_PENALTY, Basis, check_tuning, prepared, tuned_attributes
-
-# So many rows, or this part of them, may be fill values.
-_FEW_FAR_ROWS, _FEW_FAR = 3, 0.01
 
 
 def is_solved_directly(model, features):
@@ -65,6 +62,7 @@ class _LinearEigenPro(Streaming, Model):
     _coef_attribute = "coef_"
     _accept_sparse = "csr"
     _failure_hint = "Scale X, or pass a shorter step_size."
+    _warm_start_needs = "as many features"
     _epochs_calibrate = True
 
     def __init__(
@@ -87,22 +85,7 @@ class _LinearEigenPro(Streaming, Model):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        self.n_components = n_components
-        self.alpha = alpha
-        self.subsample_size = subsample_size
-        self.batch_size = batch_size
-        self.step_size = step_size
-        self.damping = damping
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.tol = tol
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.warm_start = warm_start
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+        keep_parameters(self, locals())
 
     def _check_parameters(self):
         check_number("alpha", self.alpha, 0, or_auto=True)
@@ -235,7 +218,7 @@ class _LinearEigenPro(Streaming, Model):
     def _count_rows(self, piece):
         rows, center = piece.rows_with_weight(), self.fit_intercept_
         problem = self._problem(piece, rows, None, center, self._seen)
-        coef = problem.coef_of(self.coef_)
+        coef = problem.coef_of(vars(self))
         vars(self).update(problem.fitted_attributes(coef))
 
     def _take_model(self, attributes):
@@ -256,7 +239,7 @@ class _LinearEigenPro(Streaming, Model):
         if hasattr(self, "n_samples_seen_"):
             center, seen = self.fit_intercept_, self._seen
             problem = self._problem(data, rows, None, center, seen, counts=False)
-            coef = problem.coef_of(self.coef_)
+            coef = problem.coef_of(vars(self))
             m = self.batch_size_  # None after a direct solution: chosen anew
         else:
             problem = self._problem(data, rows, None, self.fit_intercept)
@@ -332,6 +315,8 @@ class _LinearEigenPro(Streaming, Model):
 class OnFeatures(Basis):
     """Rows of features: linear EigenPro, or one factor of F' F or F F'."""
 
+    _begun = None
+
     def _problem(self):
         model, merged = self.model, self.merged
         return model._problem(
@@ -342,10 +327,8 @@ class OnFeatures(Basis):
             needs_normal=partial(is_solved_directly, model),
         )
 
-    def ridge(self):
-        problem, self._begun = self.problem, None
-        if not chooses_penalty(self.model):
-            return given_penalty(self.model) * len(self.merged.rows)
+    def _chosen_ridge(self):
+        problem = self.problem
         ridge, self._begun = auto_ridge_of_features(
             problem.operator,
             problem.targets,
@@ -385,29 +368,13 @@ class OnFeatures(Basis):
         left_out = self.merged.left_out(places, to_numpy(found.residual), kept)
         return found.coef, found.loss, model._chosen(problem, ridge / n), left_out
 
-    def start(self):
-        model, problem = self.model, self.problem
-        if not model.warm_start or not hasattr(model, "coef_"):
-            return problem.initial_coef()
-        (_, d), n_outputs = problem.operator.shape, problem.targets.shape[1]
-        shape = tuple(model.coef_.shape)
-        if shape not in ((d,), (n_outputs, d)) or (len(shape) == 1 and n_outputs > 1):
-            raise ValueError(
-                "warm_start=True continues from the coefficients of the previous fit "
-                f"and needs as many features and outputs: {d} and {n_outputs}; "
-                f"got coef_ of shape {shape}"
-            )
-        return problem.coef_of(model.coef_)
-
-    def tune(self, plan, ridge):
+    def epochs(self, plan, ridge, start):
         model, problem = self.model, self.problem
         tuning, alpha = model._tuned(problem, plan.sizes), ridge / len(self.merged.rows)
         self.chosen = model._chosen(problem, alpha, tuning)
+        tries = {"try_steps": is_auto(model.step_size)}
         given = problem, tuning.preconditioner, self.chosen
-        self._solver = partial(model._solver, *given)
-
-    def epochs(self, start):
-        return self._solver(coef=start, try_steps=is_auto(self.model.step_size))
+        return model._solver(*given, coef=start, **tries)
 
 
 def _without_leverage(data, rows):
@@ -425,7 +392,7 @@ def _without_leverage(data, rows):
             norms = to_numpy(_squared_norms(_in_double(X)))
     norms = norms[rows]
     far = have_leverage(norms, X.dtype)
-    if far.sum() > max(_FEW_FAR_ROWS, _FEW_FAR * len(rows)):
+    if far.sum() > max(3, 0.01 * len(rows)):
         data = replace(data, X=_in_double(X))
         far = have_leverage(norms, data.X.dtype)
     return data, rows if far.all() else rows[~far]
@@ -816,25 +783,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        super().__init__(
-            n_components,
-            alpha=alpha,
-            subsample_size=subsample_size,
-            batch_size=batch_size,
-            step_size=step_size,
-            damping=damping,
-            fit_intercept=fit_intercept,
-            max_iter=max_iter,
-            tol=tol,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change,
-            warm_start=warm_start,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.class_weight = class_weight
+        keep_parameters(self, locals())
 
     def partial_fit(
         self,

@@ -6,7 +6,8 @@ from typing import Any, Self
 import numpy as np
 
 from ..arrays.array import ArrayLike, Device, KernelLike, RandomState, to_numpy
-from ..fitting.model import Model, kernel_gradients, kernel_values
+from ..fitting.conveniences import keep_parameters
+from ..fitting.model import KernelModel
 from ..fitting.posterior import Posterior, posterior_attributes
 from ..fitting.rules import SolutionRule
 from ..fitting.targets import ClassificationTargets, RegressionTargets
@@ -45,11 +46,9 @@ ABOVE_ROUNDING = 100
 _EQUAL, _MOST_EQUAL = 1e-3, 5.0
 
 
-class _Nystrom(Model):
+class _Nystrom(KernelModel):
     """Kernel least squares in closed form, for targets and for labels."""
 
-    _expand = kernel_values
-    _gradients = kernel_gradients
     _calibrates = True
     #: Whether fitted models have what variances of predictions need.
     _has_variance = False
@@ -72,20 +71,7 @@ class _Nystrom(Model):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.n_centers = n_centers
-        self.centers = centers
-        self.alpha = alpha
-        self.alphas = alphas
-        self.selection = selection
-        self.one_standard_error = one_standard_error
-        self.validation_fraction = validation_fraction
-        self.store_coef_path = store_coef_path
-        self.cache_size = cache_size
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+        keep_parameters(self, locals())
 
     def fit(
         self,
@@ -136,14 +122,7 @@ class _Nystrom(Model):
             negative part is dropped; or if the least error of a path is at an end of
             `alphas` and still falls there.
         """
-        return self._fit(
-            X,
-            y,
-            sample_weight,
-            X_val=X_val,
-            y_val=y_val,
-            sample_weight_val=sample_weight_val,
-        )
+        return self._fit(X, y, sample_weight, X_val, y_val, sample_weight_val)
 
     def _check_parameters(self):
         check_kernel_parameters(self)
@@ -227,7 +206,9 @@ class _Nystrom(Model):
         tolerance = errors[best] * _equal(problem, spectrum, path.alphas, best)
         if self.one_standard_error:
             b = spectrum.coef(path.filters(spectrum)[:, best])
-            tolerance = problem.validation_deviation(b)
+            matrix, mean = problem.matrix_of_validation(b), problem.training.mean
+            losses = problem.validation_losses(matrix, b, mean)
+            tolerance = problem.deviation(losses)
         return float(path.alphas[errors <= errors[best] + tolerance].max())
 
 
@@ -695,24 +676,7 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        super().__init__(
-            kernel,
-            bandwidth=bandwidth,
-            n_centers=n_centers,
-            centers=centers,
-            alpha=alpha,
-            alphas=alphas,
-            selection=selection,
-            one_standard_error=one_standard_error,
-            validation_fraction=validation_fraction,
-            store_coef_path=store_coef_path,
-            cache_size=cache_size,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.loss = loss
-        self.class_weight = class_weight
+        keep_parameters(self, locals())
 
     def _check_parameters(self):
         super()._check_parameters()

@@ -10,7 +10,8 @@ import numpy as np
 
 from ..arrays.array import ArrayLike, Device, KernelLike, RandomState, namespace
 from ..fitting.checkpoint import Checkpoint
-from ..fitting.model import Model, kernel_gradients, kernel_values
+from ..fitting.conveniences import keep_parameters
+from ..fitting.model import KernelModel
 from ..fitting.rules import EarlyStoppingRule, SolutionRule
 from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import check_kernel_parameters, check_number, warn_user
@@ -33,11 +34,9 @@ from .on_centers import (
 )
 
 
-class _Nytro(Model):
+class _Nytro(KernelModel):
     """Early-stopped gradient descent on centers, for targets and for labels."""
 
-    _expand = kernel_values
-    _gradients = kernel_gradients
     _calibrates_with = "selection='auto'"
 
     def __init__(
@@ -58,20 +57,7 @@ class _Nytro(Model):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.n_centers = n_centers
-        self.centers = centers
-        self.max_iter = max_iter
-        self.step_size = step_size
-        self.tol = tol
-        self.selection = selection
-        self.validation_fraction = validation_fraction
-        self.store_coef_path = store_coef_path
-        self.cache_size = cache_size
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+        keep_parameters(self, locals())
 
     def fit(
         self,
@@ -132,16 +118,8 @@ class _Nytro(Model):
             negative part is dropped; or if the last iteration is the best one, so that
             `max_iter` ends the path while the error still falls.
         """
-        return self._fit(
-            X,
-            y,
-            sample_weight,
-            X_val=X_val,
-            y_val=y_val,
-            sample_weight_val=sample_weight_val,
-            checkpoint=checkpoint,
-            resume=resume,
-        )
+        rows, validation = (X, y, sample_weight), (X_val, y_val, sample_weight_val)
+        return self._fit(*rows, *validation, checkpoint=checkpoint, resume=resume)
 
     @property
     def _calibrates(self):
@@ -151,10 +129,8 @@ class _Nytro(Model):
     def _check_parameters(self):
         check_kernel_parameters(self)
         check_selection(self, ("auto", "holdout", "gcv", "loo", None))
-        if not is_auto(self.max_iter):
-            check_number("max_iter", self.max_iter, 1, integer=True)
-        if not is_auto(self.step_size):
-            check_number("step_size", self.step_size, 0, open_ends=True)
+        check_number("max_iter", self.max_iter, 1, integer=True, or_auto=True)
+        check_number("step_size", self.step_size, 0, open_ends=True, or_auto=True)
         if self.tol is not None:
             check_number("tol", self.tol, 0)
 
@@ -566,20 +542,4 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        super().__init__(
-            kernel,
-            bandwidth=bandwidth,
-            n_centers=n_centers,
-            centers=centers,
-            max_iter=max_iter,
-            step_size=step_size,
-            tol=tol,
-            selection=selection,
-            validation_fraction=validation_fraction,
-            store_coef_path=store_coef_path,
-            cache_size=cache_size,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.class_weight = class_weight
+        keep_parameters(self, locals())

@@ -8,6 +8,7 @@ from ..fitting.planning import shape_of
 from ..fitting.posterior import most_centers
 from ..fitting.validation import (
     check_centers,
+    check_choice,
     check_flag,
     check_number,
     warn_of_few_rows,
@@ -21,11 +22,10 @@ from ..plan.parameters import (
     is_precomputed,
     kernel_parameters,
 )
-from ..problems.centers_at_once import CenterProblem
+from ..problems.basis_centers import CenterProblem, LogisticProblem
+from ..problems.basis_rows import RowProblem
 from ..problems.data import hold_out
-from ..problems.log_loss import LogisticProblem
 from ..problems.problem import shuffled
-from ..problems.rows_at_once import RowProblem
 from ..rows.lazy_rows import check_in_memory
 
 
@@ -35,11 +35,7 @@ def check_selection(estimator, selections):
         "validation_fraction", estimator.validation_fraction, 0, 1, open_ends=True
     )
     check_flag("store_coef_path", estimator.store_coef_path)
-    selection = estimator.selection
-    named = selection is None or isinstance(selection, str)
-    if not named or selection not in selections:
-        names = ", ".join(repr(name) for name in selections)
-        raise ValueError(f"selection must be one of {names}; got {selection!r}")
+    check_choice("selection", estimator.selection, selections)
 
 
 def plan_of_least_squares(model, shape):
@@ -241,11 +237,7 @@ def warn_if_indefinite(estimator, spectrum):
 
 def check_loss(estimator):
     """Raise a ValueError unless `loss` is valid, and alpha suits it."""
-    loss = estimator.loss
-    if not isinstance(loss, str) or loss not in ("squared_error", "log_loss"):
-        raise ValueError(
-            f"loss must be one of 'squared_error', 'log_loss'; got {loss!r}"
-        )
+    check_choice("loss", estimator.loss, ("squared_error", "log_loss"))
     if has_log_loss(estimator) and estimator.alpha == 0:
         raise ValueError(
             "alpha must be positive with loss='log_loss': without a penalty classes "

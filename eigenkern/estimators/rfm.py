@@ -22,11 +22,11 @@ from ..arrays.array import (
     ArrayLike,
     RandomState,
     device_of,
-    location_of,
     namespace,
     to_numpy,
 )
 from ..arrays.linalg import large_product
+from ..fitting.conveniences import keep_parameters
 from ..fitting.model import Model
 from ..fitting.outcome import check_values, warn_of_cutoffs
 from ..fitting.planning import plan_of, shape_of
@@ -36,7 +36,6 @@ from ..fitting.validation import (
     check_choice,
     check_number,
     check_rows,
-    check_same_location,
     on_its_device,
     warn_user,
 )
@@ -53,25 +52,16 @@ from ..rows.robust import cast, frame_of_distances, without_far_values
 from .eigenpro import EigenProClassifier, EigenProRegressor
 from .gradients import is_on_kernels, mean_outer_product
 
-# Rounds without a better model after which a kind of metric is given up. With 1, 2, 3
-# and no limit the same metric was found on nine of ten data sets.
-_PATIENCE = 2
-# With fewer distinct rows a metric need not be learned.
-_FEW_ROWS = 20
 # Share of the plain metric in the learned one, so that features that matter little to
 # one model are not lost to the next ones. Errors with 0 and 0.02: bike_hour 0.256,
 # 0.249; california_housing 0.439, 0.441, and with 0.02 and 0.05, width 4, 0.440, 0.445.
 _FLOOR = 0.02
-# Power of R to try with the best kernel; its errors are beside those of the kernels.
-_SOFTER_POWER = 0.7
 # An alternative's error must be below this many times the present one's.
 _CLEARLY = 0.99
 # Maximum ratio of the Manhattan distance's error to the best kernel's, on part of the
 # rows, up to which both are compared on all rows. On california_housing the ratio was
 # 1.003, and 0.95 on all rows.
 _NEARLY = 1.03
-# Range of log scales of decision values to search: the values are about 1.
-_LOG_SCALES = (-5.0, 5.0)
 # Errors if no model with a metric can be fitted or evaluated.
 _FAILURES = (ValueError, ArithmeticError, MemoryError)
 
@@ -112,7 +102,8 @@ def learned_metrics(problem, max_rounds):
     best = diagonal = problem.first_round()
     yield State(best)
     for kind in problem.kinds:
-        now, plateau = best, Plateau(0.0, _PATIENCE)
+        # With 1, 3 and no limit the same metric was found on nine of ten data sets.
+        now, plateau = best, Plateau(0.0, 2)
         plateau.update(best.error, 1.0)
         for _ in range(max_rounds):
             now = problem.next_round(now, kind)
@@ -187,9 +178,9 @@ class MetricProblem:
                     "and y_val"
                 )
         except ValueError:
-            if n >= _FEW_ROWS:
+            if n >= 20:
                 raise
-            return False
+            return False  # a metric need not be learned from so few
         scored, self._train = self._train.take(held_out), self._train.take(train)
         self._validation = scored.X, scored.targets, scored.weights
         return True
@@ -289,7 +280,7 @@ class MetricProblem:
         if one.kind is None:
             return one, error
         R = to_numpy(one.root).astype(np.float64)
-        softer = _of_eigenvalues(R, lambda values: values**_SOFTER_POWER)
+        softer = _of_eigenvalues(R, lambda values: values**0.7)
         softer = self._as_features(softer * (len(R) / np.sum(softer**2)) ** 0.5)
         of_softer = self._error_of_part(softer, kernel, rows)
         if of_softer < _CLEARLY * error:
@@ -409,7 +400,7 @@ def _brier_score_of_best_scale(F, Y, weights):
         P = softmax(np.exp(log_scale) * F, axis=1)
         return np.average(np.sum((P - Y) ** 2, axis=1), weights=weights)
 
-    best = minimize_scalar(score, bounds=_LOG_SCALES, method="bounded").fun
+    best = minimize_scalar(score, bounds=(-5.0, 5.0), method="bounded").fun
     frequencies = mean_of_targets(Y, weights)
     return best / ((1.0 - np.sum(frequencies**2)) or 1.0)
 
@@ -452,14 +443,7 @@ class _RecursiveFeatureMachine(
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        self.estimator = estimator
-        self.metric = metric
-        self.max_rounds = max_rounds
-        self.max_gradient_rows = max_gradient_rows
-        self.max_metric_rows = max_metric_rows
-        self.validation_fraction = validation_fraction
-        self.random_state = random_state
-        self.verbose = verbose
+        keep_parameters(self, locals())
 
     def _inner(self):
         return self._default() if self.estimator is None else self.estimator
@@ -543,14 +527,7 @@ class _RecursiveFeatureMachine(
         ConvergenceWarning
             If a round failed; the best metric before it is kept.
         """
-        return self._fit(
-            X,
-            y,
-            sample_weight,
-            X_val=X_val,
-            y_val=y_val,
-            sample_weight_val=sample_weight_val,
-        )
+        return self._fit(X, y, sample_weight, X_val, y_val, sample_weight_val)
 
     def _holds_out(self, n):
         return True
@@ -629,10 +606,10 @@ class _RecursiveFeatureMachine(
     def _fitted_values(self, X):
         return self.estimator_._fitted_values(mapped(X, self.metric_root_))
 
-    def _of_mapped(self, X, method, function):
-        """Return a function of the rows of X R."""
-        X = check_rows(self, X)
-        check_same_location(self, location_of(X), method)
+    def _of_mapped(self, X, method, function=None):
+        """Return a method of the estimator, or a function, of the rows of X R."""
+        X = check_rows(self, X, method)
+        function = function or getattr(self.estimator_, method)
 
         def values(rows):
             F = function(mapped(self._near(rows), self.metric_root_))
@@ -890,17 +867,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        super().__init__(
-            estimator,
-            metric=metric,
-            max_rounds=max_rounds,
-            max_gradient_rows=max_gradient_rows,
-            max_metric_rows=max_metric_rows,
-            validation_fraction=validation_fraction,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.class_weight = class_weight
+        keep_parameters(self, locals())
 
     def _prepare(self, data):
         return super()._prepare(replace(data, labels=self.classes_[data.labels]))
@@ -919,9 +886,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         P : array of shape (n_samples, n_classes)
             Columns in the order of `classes_`.
         """
-        return self._of_mapped(
-            X, "predict_proba", lambda X_R: self.estimator_.predict_proba(X_R)
-        )
+        return self._of_mapped(X, "predict_proba")
 
     @available_if(_has_probabilities)
     @on_its_device
@@ -937,6 +902,4 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         log_P : array of shape (n_samples, n_classes)
             Columns in the order of `classes_`.
         """
-        return self._of_mapped(
-            X, "predict_log_proba", lambda X_R: self.estimator_.predict_log_proba(X_R)
-        )
+        return self._of_mapped(X, "predict_log_proba")

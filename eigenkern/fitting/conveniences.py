@@ -1,4 +1,4 @@
-"""Parameters by the names of SVC, those of a kernel object, the link to the guide."""
+"""Parameters: kept, by the names of SVC, of a kernel object; the link to the guide."""
 
 import inspect
 from dataclasses import replace
@@ -7,9 +7,20 @@ from numbers import Real
 
 from ..kernels import Kernel
 
+# Address of the pages, such as "https://eigenkern.example.org/stable". None: they are
+# on no public host yet, and estimators show no link.
+DOCUMENTATION_URL = None
 
-class HelpsUsersOfSVC:
-    """An estimator that says what to pass instead of `gamma` and `C`.
+
+def keep_parameters(estimator, given):
+    """Keep what a constructor was given, its ``locals()``, under the same names."""
+    for name, value in given.items():
+        if name != "self":
+            setattr(estimator, name, value)
+
+
+class Conveniences:
+    """Parameters of kernel objects, answers to `gamma` and `C`, the link to the guide.
 
     Its ``_alpha_of_C`` is the alpha that equals C in SVC's objective
     1/2 |f|^2 + C sum_i loss_i.
@@ -20,6 +31,50 @@ class HelpsUsersOfSVC:
         if "__init__" in vars(cls):
             cls.__init__ = _with_answers(cls.__init__)
 
+    def set_params(self, **params):
+        """Set parameters of this estimator or of its nested objects.
+
+        Parameters
+        ----------
+        **params : dict
+            Parameters by name; those of a kernel object as ``kernel__bandwidth``. They
+            replace the kernel: other estimators that share it do not change.
+
+        Returns
+        -------
+        self : object
+        """
+        known = self.get_params(deep=False)
+        _answer_users_of_svc(type(self), known, params, ValueError)
+        names = [name for name in params if name.startswith("kernel__")]
+        kernel = params.get("kernel", getattr(self, "kernel", None))
+        # A user's own kernel function may set its parameters itself.
+        if not names or not hasattr(self, "kernel") or hasattr(kernel, "set_params"):
+            return super().set_params(**params)
+        of_kernel = {name.removeprefix("kernel__"): params.pop(name) for name in names}
+        super().set_params(**params)
+        kernel = self.kernel
+        if not isinstance(kernel, Kernel):
+            hint = "; its bandwidth is the parameter bandwidth"
+            raise ValueError(
+                f"kernel must be a kernel object to set {names[0]}; got {kernel!r}"
+                f"{hint * isinstance(kernel, str)}"
+            )
+        known = kernel.get_params()
+        for name in of_kernel:
+            if name not in known:
+                raise ValueError(
+                    f"kernel has no parameter {name!r}: {kernel!r} has {list(known)}"
+                )
+        self.kernel = replace(kernel, **of_kernel)
+        return self
+
+    def _get_doc_link(self):
+        """Return the address of the page of an estimator; "" if there is none."""
+        if not DOCUMENTATION_URL:
+            return ""
+        return f"{DOCUMENTATION_URL}/generated/eigenkern.{type(self).__name__}.html"
+
 
 def _with_answers(init):
     """Return a constructor that answers `gamma` and `C`, with the same signature."""
@@ -27,13 +82,13 @@ def _with_answers(init):
 
     @wraps(init)
     def __init__(self, *args, **parameters):
-        answer_users_of_svc(type(self), known, parameters, TypeError)
+        _answer_users_of_svc(type(self), known, parameters, TypeError)
         init(self, *args, **parameters)
 
     return __init__
 
 
-def answer_users_of_svc(cls, known, parameters, error):
+def _answer_users_of_svc(cls, known, parameters, error):
     """Raise an error that says what to pass if parameters are those of SVC alone."""
     unknown = {"gamma", "C"} & parameters.keys() - set(known)
     if unknown and "bandwidth" in known:
@@ -68,49 +123,3 @@ def _bandwidth_of(gamma):
         f"gamma={gamma!r} of SVC's kernel='rbf' is kernel='gaussian' with bandwidth = "
         f"{bandwidth}; see also Polynomial.from_gamma of eigenkern.kernels"
     )
-
-
-_PREFIX = "kernel__"
-
-
-def set_with_kernel(estimator, set_params, params):
-    """Set parameters; for ``kernel__bandwidth`` and the like, make a new kernel.
-
-    Kernels never change, as several estimators may share one. `set_params` is
-    scikit-learn's method, which sets the other parameters.
-    """
-    known = estimator.get_params(deep=False)
-    answer_users_of_svc(type(estimator), known, params, ValueError)
-    names = [name for name in params if name.startswith(_PREFIX)]
-    kernel = params.get("kernel", getattr(estimator, "kernel", None))
-    # A user's own kernel function may set its parameters itself.
-    if not names or not hasattr(estimator, "kernel") or hasattr(kernel, "set_params"):
-        return set_params(**params)
-    of_kernel = {name.removeprefix(_PREFIX): params.pop(name) for name in names}
-    set_params(**params)
-    kernel = estimator.kernel
-    if not isinstance(kernel, Kernel):
-        hint = "; its bandwidth is the parameter bandwidth" * isinstance(kernel, str)
-        raise ValueError(
-            f"kernel must be a kernel object to set {names[0]}; got {kernel!r}{hint}"
-        )
-    known = kernel.get_params()
-    for name in of_kernel:
-        if name not in known:
-            raise ValueError(
-                f"kernel has no parameter {name!r}: {kernel!r} has {list(known)}"
-            )
-    estimator.kernel = replace(kernel, **of_kernel)
-    return estimator
-
-
-# Address of the pages, such as "https://eigenkern.example.org/stable". None: they are
-# on no public host yet, and estimators show no link.
-DOCUMENTATION_URL = None
-
-
-def link_to_documentation(estimator):
-    """Return the address of the page of an estimator; "" if there is none."""
-    if not DOCUMENTATION_URL:
-        return ""
-    return f"{DOCUMENTATION_URL}/generated/eigenkern.{type(estimator).__name__}.html"

@@ -18,7 +18,7 @@ from ..problems.data import Data, hold_out
 from ..rows.lazy_rows import check_in_memory
 from ..rows.robust import cast
 from .checkpoint import open_keeper
-from .conveniences import HelpsUsersOfSVC, link_to_documentation, set_with_kernel
+from .conveniences import Conveniences
 from .outcome import (
     check_given_kernel,
     check_values,
@@ -34,7 +34,6 @@ from .validation import (
     check_flag,
     check_number,
     check_rows,
-    check_same_location,
     check_verbose,
     publish,
     replaced_parameters,
@@ -44,13 +43,13 @@ from .validation import (
 )
 
 
-class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
+class Model(Conveniences, CallbackSupportMixin, BaseEstimator):
     """A model, whose fit succeeds or changes nothing; arrays stay where they are.
 
     A family of models defines ``_check_parameters()``; ``_prepare(data)``, which
     returns a problem, a solver, the fitted attributes chosen so far, and a rule that
     ends the training; and ``_expand(X)``, the values of a fitted model without its
-    intercept, on the device that computes (`kernel_values`). The mixins of `targets`
+    intercept, on the device that computes (`KernelModel`). The mixins of `targets`
     handle targets and predictions.
     """
 
@@ -61,13 +60,15 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
     _task = None
     #: What to try if no step is stable.
     _failure_hint = "Pass a smaller step_size."
+    #: What may not change before a fit that continues.
+    _warm_start_needs = "the same X and an int as random_state, or centers as an array"
     #: What to pass if the rows are not in memory; None: they need not be.
     _in_memory_unless = None
     #: What a fit needs for out-of-sample values, to calibrate probabilities.
     _calibrates_with = "early_stopping=True"
     #: The alpha that equals C in SVC's objective 1/2 |f|^2 + C sum_i loss_i.
     _alpha_of_C = "1 / (2 C n)"
-    #: ``_gradients(X)`` of a fitted model on kernels (`kernel_gradients`).
+    #: ``_gradients(X)`` of a fitted model on kernels (`KernelModel`).
     _gradients = None
     #: Whether a fit warns if nothing was learned, and of far values; not if another one
     #: judges the model.
@@ -77,34 +78,14 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
     #: Whether epochs with a penalty hold rows out to calibrate on (`calibrates`).
     _epochs_calibrate = False
 
-    def set_params(self, **params):
-        """Set parameters of this estimator or of its nested objects.
-
-        Parameters
-        ----------
-        **params : dict
-            Parameters by name; those of a kernel object as ``kernel__bandwidth``. They
-            replace the kernel: other estimators that share it do not change.
-
-        Returns
-        -------
-        self : object
-        """
-        return set_with_kernel(self, super().set_params, params)
-
-    def _get_doc_link(self):
-        return link_to_documentation(self)
-
     @all_or_nothing
     @with_callbacks
-    def _fit(
-        self, X, y, sample_weight=None, *, checkpoint=None, resume=False, **validation
-    ):
+    def _fit(self, X, y, sample_weight, *validation, checkpoint=None, resume=False):
         """Validate, prepare, train, publish."""
         check_verbose(self.verbose)
         self._check_parameters()
         callbacks = Callbacks(self, X, y, sample_weight, self._task, self._n_iterations)
-        data = self._validate(X, y, sample_weight, **validation)
+        data = self._validate(X, y, sample_weight, *validation)
         keeper = open_keeper(checkpoint, resume, self, data)
         data = self._examined(data if keeper is None else keeper.data)
         with replaced_parameters(self, self._replaced(data)):
@@ -288,11 +269,9 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
 
     def _values(self, X, method):
         """Return f(X), shape (m, l), where X lives."""
-        X = check_rows(self, X)
-        location = location_of(X)
-        check_same_location(self, location, method)
+        X = check_rows(self, X, method)
         with np.errstate(over="ignore", invalid="ignore"):
-            F = move(self._expand(X), *location) + self.intercept_
+            F = move(self._expand(X), *location_of(X)) + self.intercept_
         check_values(F, X)
         return F
 
@@ -303,24 +282,27 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
         return tags
 
 
-def kernel_values(model, X):
-    """Return K(X, centers_) dual_coef_, on the device that computes."""
-    devices = compute_devices(model.device, X)
-    coef = move(model.dual_coef_, *devices[0])
-    if model.kernel_ is None:
-        X = move(X, *devices[0])
-        return large_product(cast(X, coef.dtype), coef)
-    return kernel_operator(model.kernel_, model.centers_, devices, X) @ coef
+class KernelModel(Model):
+    """A model f(x) = K(x, centers_) dual_coef_ + intercept_."""
 
+    def _expand(self, X):
+        """Return K(X, centers_) dual_coef_, on the device that computes."""
+        devices = compute_devices(self.device, X)
+        coef = move(self.dual_coef_, *devices[0])
+        if self.kernel_ is None:
+            X = move(X, *devices[0])
+            return large_product(cast(X, coef.dtype), coef)
+        return kernel_operator(self.kernel_, self.centers_, devices, X) @ coef
 
-def kernel_gradients(model, X):
-    """Return the gradients of K(., centers_) dual_coef_ at the rows of X."""
-    if model.kernel_ is None:
-        raise ValueError(
-            "gradients need a kernel of rows; got a model with kernel='precomputed'"
-        )
-    devices = compute_devices(model.device, X)
-    return KernelGradient(model.kernel_, model.centers_, model.dual_coef_, devices, X)
+    def _gradients(self, X):
+        """Return the gradients of K(., centers_) dual_coef_ at the rows of X."""
+        if self.kernel_ is None:
+            raise ValueError(
+                "gradients need a kernel of rows; got a model with kernel='precomputed'"
+            )
+        devices = compute_devices(self.device, X)
+        fitted = self.kernel_, self.centers_, self.dual_coef_
+        return KernelGradient(*fitted, devices, X)
 
 
 def check_epochs(estimator):
@@ -332,6 +314,20 @@ def check_epochs(estimator):
         "validation_fraction", estimator.validation_fraction, 0, 1, open_ends=True
     )
     check_number("n_iter_no_change", estimator.n_iter_no_change, 1, integer=True)
+
+
+def start_of(model, problem):
+    """Return the coefficients that ``warm_start=True`` continues from, or None."""
+    name, fitted = model._coef_attribute, vars(model)
+    if not model.warm_start or name not in fitted:
+        return None
+    if not problem.suits(fitted):
+        raise ValueError(
+            "warm_start=True continues from the coefficients of the previous fit and "
+            f"needs {model._warm_start_needs}, and {problem.targets.shape[1]} "
+            f"output(s); got {name} of shape {tuple(fitted[name].shape)}"
+        )
+    return problem.coef_of(fitted)
 
 
 def split(data, early_stopping, fraction):

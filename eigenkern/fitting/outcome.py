@@ -20,11 +20,6 @@ from .validation import warn_user
 # of the best constant. If the solver knows it to be below 1 - _CLEAR_SHARE, maybe on
 # other rows, that is enough.
 _LEAST_SHARE, _CLEAR_SHARE = 1e-3, 0.1
-# The loss is that of a few random rows or, if they leave a doubt, of more; up to as
-# many it is that of all. The model gets the benefit of _DOUBT standard errors.
-_JUDGED, _DOUBT = (200, 2000), 2.0
-# Targets that differ by fewer rounding errors are equal.
-_EQUAL_TARGETS_EPS = 10
 
 
 def warn_of_outcome(model, data, rule):
@@ -63,20 +58,22 @@ def learned_nothing(model, data):
     w = data.weights_of(rows)
     Y, eps = data.targets[rows], np.finfo(str(data.X.dtype).split(".")[-1]).eps
     spread = np.average((Y - mean_of_targets(Y, w)) ** 2, 0, w) ** 0.5
-    varies = spread > _EQUAL_TARGETS_EPS * eps * np.abs(Y).max(axis=0)
+    varies = spread > 10 * eps * np.abs(Y).max(axis=0)
     if not varies.any():
         return False
     spread, fitted = np.where(varies, spread, 1.0), getattr(model, "estimator_", model)
     loss, unit = _loss_of(fitted, spread)
     constant, order = loss.baseline(Y / unit, w), shuffled(len(rows))
-    for n in _JUDGED:
+    # A few random rows judge or, if they leave a doubt, more; up to as many all do. The
+    # model gets the benefit of two standard errors.
+    for n in (200, 2000):
         few = np.sort(order[:n])
         F = model._fitted_values(rows_of(data.X, rows[few])) / unit
         of_constant = loss.value(Y[few] / unit, constant + 0.0 * F)
         gains, part = of_constant - loss.value(Y[few] / unit, F), w[few] / w[few].sum()
         gain, least = part @ gains, _LEAST_SHARE * (part @ of_constant)
         left_out = 1.0 - len(few) / len(rows)
-        doubt = _DOUBT * (part**2 @ (gains - gain) ** 2 * left_out) ** 0.5
+        doubt = 2.0 * (part**2 @ (gains - gain) ** 2 * left_out) ** 0.5
         if gain - doubt > least:
             return False
     return bool(gain + doubt <= least)
@@ -195,8 +192,6 @@ def check_values(F, X):
     )
 
 
-# Rows whose kernel matrix is checked: it takes some 10 ms.
-_CHECKED_ROWS = 300
 # Differences of K(x, z) and K(z, x), relative to the rows' largest values, above which
 # a kernel is not symmetric, and eigenvalues, relative to the largest, below which it is
 # not positive semi-definite. Rounding leaves up to 2e-5 and -3e-6 (300 rows; gaussian,
@@ -235,7 +230,7 @@ def check_given_kernel(kernel, X, rows, device="auto"):
     """
     if is_own(kernel):
         return None
-    rows, precomputed = np.sort(shuffled(rows)[:_CHECKED_ROWS]), isinstance(kernel, str)
+    rows, precomputed = np.sort(shuffled(rows)[:300]), isinstance(kernel, str)
     if precomputed:
         name, K = "kernel='precomputed'", take_entries(X, rows, rows)
     else:

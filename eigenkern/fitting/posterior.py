@@ -67,7 +67,7 @@ class Posterior:
                 f"kernel={model.kernel!r}, alpha_={model.alpha_!r} and "
                 f"n_centers_={model.n_centers_}"
             )
-        X = check_rows(model, X)
+        X = check_rows(model, X, "predict")
         self._source, self._dtype = location_of(X), X.dtype
         self._single = model._one_dimensional
         self._devices = compute_devices(model.device, X)

@@ -71,8 +71,8 @@ def check_number(
 
 
 def check_choice(name, value, choices):
-    """Raise a ValueError unless `value` is one of several texts."""
-    if not isinstance(value, str) or value not in choices:
+    """Raise a ValueError unless `value` is one of several texts (or None)."""
+    if not isinstance(value, str | None) or value not in choices:
         *some, last = (repr(choice) for choice in choices)
         raise ValueError(f"{name} must be {', '.join(some)} or {last}; got {value!r}")
 
@@ -120,8 +120,7 @@ def check_kernel_parameters(estimator):
             "its own: pass the kernel by name, or search over kernel__bandwidth; got "
             f"{bandwidth!r}"
         )
-    if not is_auto(estimator.cache_size):
-        check_number("cache_size", estimator.cache_size, 0)
+    check_number("cache_size", estimator.cache_size, 0, or_auto=True)
 
 
 def check_method(centers, methods):
@@ -181,10 +180,12 @@ def check_has_fitted(
         )
 
 
-def check_rows(estimator, X):
-    """Return validated rows to apply a fitted model to."""
+def check_rows(estimator, X, method):
+    """Return validated rows to apply a method of a fitted model to."""
     check_is_fitted(estimator, estimator._coef_attribute)
-    return validated(estimator, X, reset=False)
+    X = validated(estimator, X, reset=False)
+    check_same_location(estimator, location_of(X), method)
+    return X
 
 
 def validated(

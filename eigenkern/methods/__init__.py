@@ -1,9 +1,9 @@
 """The papers' iterations, one function per algorithm.
 
-Most return a `guard.Guarded`, an iterator with one state per epoch; `falkon`, `newton`
-and `conjugate_gradient` are generators; `direct` solves without iterating. Around the
-epochs run `guard` (goes back and halves the step) and `step_search` (races and trials
-of steps, shorter steps on outliers).
+Most return a `guard.Guarded`, an iterator with one state per epoch; `Falkon` is one of
+iterations, `newton` and `conjugate_gradient` are generators; `direct` solves without
+iterating. Around the epochs run `guard` (goes back and halves the step) and
+`step_search` (races and trials of steps, shorter steps on outliers).
 
 Nystrom kernel ridge regression and NYTRO take whole paths from one factorization.
 Notation of the papers: Z holds the m centers, K_mm = K(Z, Z), K_nm = K(X, Z), R R' =

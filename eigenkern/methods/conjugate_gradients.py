@@ -1,6 +1,7 @@
 """Conjugate gradients for many right-hand sides, and Falkon, which uses them."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,13 +44,7 @@ class TwoCholesky:
         rounding = float(xp.finfo(L.dtype).eps) * float(xp.linalg.trace(A))
         # Rounding can make A + alpha I indefinite if alpha is tiny.
         raised = [max(alpha, rounding) * 10**k for k in range(12)]
-        C = first_cholesky(A, [alpha, *raised])
-        if C is None:
-            raise ValueError(
-                "the kernel matrix of the centers has no Cholesky factor: scale X, or "
-                "choose another kernel or bandwidth"
-            )
-        return cls(L, C)
+        return cls(L, first_cholesky(A, [alpha, *raised]))
 
     def inner(self, c):
         """Return A^-1 c, coefficients b of the features."""
@@ -70,10 +65,6 @@ class TwoCholesky:
     def preimage(self, coef):
         """Return c with R A^-1 c = coef."""
         return self.C.T @ (self.L.T @ coef)
-
-
-# The variables of `conjugate_gradient` that a run resumes from.
-_STATE = ("X", "R", "P", "R_Z", "residuals", "active", "done")
 
 
 class Solution(NamedTuple):
@@ -119,7 +110,7 @@ def conjugate_gradient(
         residuals = _norms(R) / scale
         done = []  # (columns, their coefficients)
     else:
-        X, R, P, R_Z, residuals, active, done = (state[name] for name in _STATE)
+        X, R, P, R_Z, residuals, active, done = state
     while True:
         ends = residuals[active] <= tol
         if together:
@@ -145,8 +136,7 @@ def conjugate_gradient(
         residuals[active] = _norms(R) / scale[active]
         converged = bool((residuals <= tol).all())
         rest = R if together else None
-        values = X, R, P, R_Z, residuals, active, list(done)
-        state = dict(zip(_STATE, values, strict=True))
+        state = X, R, P, R_Z, residuals, active, list(done)
         yield Solution(_assembled(done, X, active), residuals, converged, rest, state)
 
 
@@ -178,34 +168,13 @@ def _assembled(done, X, active):
 
 
 class Falkon:
-    """The iterations of `falkon`, of the same parameters, that can be resumed."""
-
-    def __init__(self, *args):
-        self._args, self._states, self._state = args, falkon(*args), None
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        state = next(self._states)
-        self._state = state.rest
-        return state
-
-    def save(self):
-        return self._state
-
-    def load(self, saved):
-        self._states, self._state = falkon(*self._args, state=saved), saved
-
-
-def falkon(
-    matrix, targets, weights, preconditioner, alpha, tol, start=None, *, state=None
-):
-    """Solve kernel ridge regression on centers; yield a `State` per iteration.
+    """Solve kernel ridge regression on centers: an iterator of `State`.
 
     With R and A of `TwoCholesky`, and the features Phi = K_nm R, b = A^-1 c solves ::
 
         A'^-1 (Phi' W Phi / N + lambda I) A^-1 c = A'^-1 Phi' W y / N
+
+    Another one, of the same problem, can resume from what it saves.
 
     Parameters
     ----------
@@ -218,31 +187,47 @@ def falkon(
         lambda; bound on the relative residual of every output.
     start : array of shape (p, l), default=None
         Coefficients R b of the centers; None: zero.
-    state : dict, default=None
-        The `rest` of a `State` of the same problem to resume from.
 
     References
     ----------
     Rudi, Carratino, Rosasco, "FALKON: an optimal large scale kernel method", NIPS
     2017: algorithm 1.
     """
-    xp, P = namespace(targets), preconditioner
-    N = float(xp.sum(weights))
 
-    def gradient(b, Y):
-        """Return Phi' W (Phi b - Y) / N."""
-        return P.reduce(matrix.normal_product(P.expand(b), Y, weights)) / N
+    def __init__(
+        self, matrix, targets, weights, preconditioner, alpha, tol, start=None
+    ):
+        xp, P = namespace(targets), preconditioner
+        N = float(xp.sum(weights))
 
-    def apply(c):
-        b = P.inner(c)
-        return P.inner_transposed(gradient(b, None) + alpha * b)
+        def gradient(b, Y):
+            """Return Phi' W (Phi b - Y) / N."""
+            return P.reduce(matrix.normal_product(P.expand(b), Y, weights)) / N
 
-    shape = matrix.shape[1], targets.shape[1]
-    zero = xp.zeros(shape, dtype=xp.float64, device=device_of(targets))
-    rhs = P.inner_transposed(-gradient(zero, targets))
-    check_finite(rhs)
-    start = zero if start is None else P.preimage(start)
-    for solution in conjugate_gradient(apply, rhs, start, tol, state=state):
-        coef, residual = P.inner(solution.coef), float(solution.residuals.max())
-        converged, state = solution.converged, solution.state
-        yield State(coef, residual=residual, converged=converged, rest=state)
+        def apply(c):
+            b = P.inner(c)
+            return P.inner_transposed(gradient(b, None) + alpha * b)
+
+        shape = matrix.shape[1], targets.shape[1]
+        zero = xp.zeros(shape, dtype=xp.float64, device=device_of(targets))
+        rhs = P.inner_transposed(-gradient(zero, targets))
+        check_finite(rhs)
+        start = zero if start is None else P.preimage(start)
+        self._inner = P.inner
+        self._solve = partial(conjugate_gradient, apply, rhs, start, tol)
+        self.load(None)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        solution = next(self._solutions)
+        self._state, residual = solution.state, float(solution.residuals.max())
+        coef, converged = self._inner(solution.coef), solution.converged
+        return State(coef, residual=residual, converged=converged)
+
+    def save(self):
+        return self._state
+
+    def load(self, saved):
+        self._solutions, self._state = self._solve(state=saved), saved

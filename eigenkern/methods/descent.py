@@ -159,12 +159,18 @@ class EarlyStopping(Saved):
             problem.train, [problem.matrix_of(problem.train), validation]
         )
         mean = problem.mean(problem.train)
+
+        def error_of(b):
+            return problem.validation_loss(
+                problem.validation_losses(validation, b, mean)
+            )
+
         if self.walk is None:
             self.walk, self.best = Walk(descent.start), descent.start
-            self.errors = [problem.validation_error(validation, self.best, mean)]
+            self.errors = [error_of(self.best)]
         while self.t is None:
             self.walk = descent.walked(self.walk, self.step)
-            error = problem.validation_error(validation, self.walk.b, mean)
+            error = error_of(self.walk.b)
             least = np.fmin.reduce(self.errors)
             self.errors.append(error)
             t = self.walk.t

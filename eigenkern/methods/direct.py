@@ -21,23 +21,15 @@ from .left_out import kept_of_features, n_left_out
 _SINGLE_EPS, _DOUBLE_EPS = 2.0**-23, 2.0**-52
 # Penalties for which single precision can hold the entries of the normal matrix.
 SINGLE_RANGE = 1e-30, 1e30
-# Relative residual, in units of eps, at which a system counts as solved, and the most
-# refinements. With 100 and 1e5 in place of 1000, errors of 70 models on new rows change
-# by fractions of up to 2e-5 and 6e-4; with at most 2 refinements by 4e-4.
-_SOLVED, _MOST_REFINEMENTS = 1000, 5
-# The same for normal equations, by the bytes of a number. Such a residual can mean an
-# error sqrt(lambda_1 / c) times as large as one of the rows. Limits of 0.1 and of 100
-# times these values change no error of the models above by 1e-6.
+# Relative residual at which normal equations count as solved, by the bytes of a number.
+# It can mean an error sqrt(lambda_1 / c) times as large as one of the rows. Limits of
+# 0.1 and of 100 times these values change no error of 70 models on new rows by 1e-6.
 _SOLVED_OF_FEATURES = {4: 1e-5, 8: 1e-12}
 # Relative residual above which solving has failed: A is not symmetric, or not finite.
 _NO_SOLUTION = 1e-2
 # Smallest ratio of squared residuals to squared targets for which sums over the rows,
 # in double precision, are as accurate as the rows; by the bytes of the rows' numbers.
 _LEAST_SQUARES_LEFT = {4: 1e-8, 8: 1e-3}
-# Bound a + b n^1/2 of the error of sums over n rows in double precision, in units of
-# eps |G| |a| / |b|: with 1000 to 300 000 rows, 4 to 200 features, correlated or not,
-# the error is 0.03 to 3.5.
-_SUMS_EPS, _SUMS_EPS_ROOT = 10, 0.1
 # An eighth of the rows is left out one by one, but no more than this: they calibrate a
 # few numbers, and the inverse that they need stays cheap.
 _PART_LEFT_OUT, _MOST_LEFT_OUT = 1 / 8, 4000
@@ -110,7 +102,8 @@ def solve_directly(A, y, weights, penalty=0.0, *, ridge=0.0):
     factor is in single precision, twice as fast, if c is above its rounding; the
     solution is refined to the precision of A. It fails if A + c W^-1 is indefinite.
     """
-    xp, n, enough = A.xp, A.shape[0], _SOLVED * float(A.xp.finfo(A.dtype).eps)
+    # A residual that counts as solved: with 100 eps errors change by up to 2e-5.
+    xp, n, enough = A.xp, A.shape[0], 1000 * float(A.xp.finfo(A.dtype).eps)
     precisions = [xp.float32 if penalty > n * _SINGLE_EPS else xp.float64]
     if ridge:
         m = min(n, N_DIAGONAL)
@@ -260,7 +253,8 @@ def _solved_by_sums(F, y, w, ridge, normal, has_mean):
         return None
     a = factor.solve(b)
     size = float(xp.max(xp.sum(xp.abs(G), axis=1)))
-    eps = _DOUBLE_EPS * (_SUMS_EPS + _SUMS_EPS_ROOT * n**0.5)
+    # A bound: the error of the sums was 0.03 to 3.5 eps with 1000 to 300 000 rows.
+    eps = _DOUBLE_EPS * (10 + 0.1 * n**0.5)
     if not eps * size * _largest(a) <= _SOLVED_OF_FEATURES[F.itemsize] * _largest(b):
         return None
     Y, w_double = (xp.astype(values, xp.float64) for values in (y, w))
@@ -331,7 +325,7 @@ def _refined(factor, b, error_of, enough):
     xp = namespace(b)
     x, error = xp.zeros_like(b), b
     size = left = _largest(b) or 1.0
-    for _ in range(_MOST_REFINEMENTS):
+    for _ in range(5):  # with 2, errors on new rows change by up to 4e-4
         z = factor.solve(xp.astype(error / left, factor.L.dtype, copy=False))
         x = x + left * xp.astype(z, b.dtype, copy=False)
         error, before = error_of(x), left

@@ -13,11 +13,6 @@ _TRIP = 4.0
 # Largest loss of an epoch, relative to the best one. On noisy targets epochs differ by
 # tens of percent; if the residual is nearly zero, by a factor of two.
 _MOST_GROWTH = 3.0
-# Growth of the loss, relative to that of f = 0, that may be rounding: a residual of
-# zero can only grow. It seldom matters: 144 fits of up to 100 epochs to targets without
-# noise, down to losses of 1e-15 (single precision) and 1e-32, were the same with 0 to
-# 1e-4.
-_GROWTH_ROUNDING = 1e-6
 # 2^-40 of a step changes nothing in single precision.
 _MAX_HALVINGS = 40
 
@@ -67,7 +62,8 @@ class Guard(Saved):
         If not, the solver has to go back to the start of the best epoch, with half the
         step if `halve`.
         """
-        bound = _MOST_GROWTH * self.best_loss + _GROWTH_ROUNDING * self._zero_loss
+        # A residual of zero can only grow, by rounding. 0 to 1e-4 would do.
+        bound = _MOST_GROWTH * self.best_loss + 1e-6 * self._zero_loss
         if loss <= bound and loss < np.inf:
             self.best_loss = min(self.best_loss, loss)
             return True

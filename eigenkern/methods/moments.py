@@ -13,13 +13,6 @@ from .krylov import krylov_spectrum
 from .left_out import with_ones
 from .paths import EPS, Spectrum, Whitening
 
-# Smallest pivot of a factor, in units of the rounding error, for which no penalty is
-# needed: rounding then changes no pivot by more than about 1 %.
-_SAFE_PIVOT = 100
-# A quarter of the rows is factorized first, in 1/64 of the time: if these have a pivot
-# that is too small, so have all rows.
-_FIRST_PART = 4
-
 
 class NormalEquations:
     """N B b = N q, solved with N (B + lambda I) by a factor, or by a `Spectrum`.
@@ -56,7 +49,8 @@ class NormalEquations:
             return Factor.of(A, ridge)
         if self.needs_penalty:
             return None
-        return _safe_factor(A, ridge, _SAFE_PIVOT * floor)
+        # Rounding then changes no pivot by more than about 1 %.
+        return _safe_factor(A, ridge, 100 * floor)
 
     def nearest_factor(self, alpha):
         """Return the `Factor` of lambda, which is raised until there is one."""
@@ -72,7 +66,8 @@ class NormalEquations:
 
 def _safe_factor(K, ridge, least):
     """Return the `Factor` of K, or None if a pivot is below `least`."""
-    xp, m = namespace(K), max(K.shape[0] // _FIRST_PART, 1)
+    # If a quarter of the rows has a pivot that is too small, so have all rows.
+    xp, m = namespace(K), max(K.shape[0] // 4, 1)
     for part in (xp.asarray(K[:m, :m], copy=True), K):
         factor = Factor.of(part, ridge)
         if factor is None or bool(xp.any(xp.linalg.diagonal(factor.L) ** 2 < least)):

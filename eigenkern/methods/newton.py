@@ -24,28 +24,16 @@ from .state import State
 # gradient, or less: the fraction shrinks as the objective approaches its minimum. Nine
 # fits (a9a, ijcnn1, fashion_mnist; one penalty, a path, Falkon; 1000 centers) took
 # 13.6, 14.2 and 15.4 s in total with 0.1, 0.3 and 0.6, and their errors were the same
-# within 0.05 points.
-_FORCING = 0.3
-# Most iterations of conjugate gradients in a Newton step.
-_MOST_ITERATIONS = 100
-# Most halvings of a step that does not lower the objective: 2^-30 = 1e-9 of the step.
-_HALVINGS = 30
-# Fraction of the predicted decrease that a step must reach (Armijo's rule); the value
-# is that of Nocedal and Wright, section 3.1.
-_ARMIJO = 1e-4
-# Residual at which an intermediate penalty is replaced by the next smaller one. The
-# fits above took 14.9, 14.2 and 15.5 s with 0.1, 0.3 and 0.6.
-_ON_THE_WAY = 0.3
-# Residual that may be rounding if no step lowers the objective, which is then within a
-# fraction of 1e-10 of its minimum.
-_STUCK = 1e-5
+# within 0.05 points. It is also the residual at which an intermediate penalty is
+# replaced by the next smaller one.
+_LOOSE = 0.3
 # Residuals to reach for the models of a path, and for the final one: their objectives
 # are within 1e-3 and 1e-5 of the minimum, relatively. On 2000 rows of Covertype and
 # 1500 of Fashion-MNIST the test log loss is the same to 1e-4 with 1e-2 and 1e-5, which
 # take twice as many passes over the rows; with 1e-1 and 1e-2 it is 0.4 % larger on the
 # first.
 _PATH_TOL, KEPT_TOL = 3e-2, 3e-3
-# Maximum number of Newton steps for one penalty.
+# Maximum number of Newton steps for one penalty, and of iterations in each.
 MOST_STEPS = 100
 # A path ends if the held-out loss is above _PAST_LEAST times the least one. Once the
 # least one is below _BEGUN times that of the constant model, the path also ends if the
@@ -199,13 +187,8 @@ class Preconditioner:
         rounding = float(xp.finfo(A.dtype).eps) * float(xp.linalg.trace(A))
         raised = [0.0, *(rounding * 10.0**k for k in range(1, 13))]
         options = {"dtype": A.dtype, "device": device_of(A)}
-        C = first_cholesky(A, (xp.asarray(penalty + r, **options) for r in raised))
-        if C is None:
-            raise ValueError(
-                "the kernel matrix of the centers has no Cholesky factor: scale X, or "
-                "choose another kernel or bandwidth"
-            )
-        self._C, self._known = C, (alpha, mean)
+        shifts = (xp.asarray(penalty + r, **options) for r in raised)
+        self._C, self._known = first_cholesky(A, shifts), (alpha, mean)
 
     def spent(self, n_iterations):
         """Count the iterations of a Newton step."""
@@ -247,7 +230,7 @@ def newton(objective, preconditioner, start, alphas, tol):
     last = len(alphas) - 1
     for i, alpha in enumerate(alphas):
         point = _with_penalty(point, alpha - alphas[max(i - 1, 0)])
-        limit = tol if i == last else max(tol, _ON_THE_WAY)
+        limit = tol if i == last else max(tol, _LOOSE)
         preconditioner.prepare(point, alpha)
         residual, stuck = _norm(preconditioner, point) / _unit(point), False
         while i == last or residual > limit:
@@ -257,7 +240,8 @@ def newton(objective, preconditioner, start, alphas, tol):
                     objective, preconditioner, point, alpha, residual
                 )
                 stuck, point = found is point, found
-            done = residual <= limit or (stuck and residual <= _STUCK)
+            # If no step lowers the objective, such a residual is rounding.
+            done = residual <= limit or (stuck and residual <= 1e-5)
             done = done and i == last
             yield State(point.coef, residual=residual, converged=done, rest=point)
             if stuck and i < last:
@@ -300,19 +284,20 @@ def _step(objective, preconditioner, point, alpha, residual):
         return preconditioner.inner(xp.reshape(c, shape))
 
     rhs = column(-point.gradient)
-    forcing = min(_FORCING, residual**0.5)
+    forcing = min(_LOOSE, residual**0.5)
     solutions = conjugate_gradient(
         lambda c: column(hessian(coefficients(c))), rhs, xp.zeros_like(rhs), forcing
     )
-    solution, n_iterations = last_state(solutions, _MOST_ITERATIONS)
+    solution, n_iterations = last_state(solutions, MOST_STEPS)
     preconditioner.spent(n_iterations)
     direction = coefficients(solution.coef)
     slope = float(xp.sum(direction * point.gradient))
     decrement = max(-slope, 0.0) ** 0.5
     rounding, size = 1e-14 * point.value, 1.0
-    for _ in range(_HALVINGS):
+    for _ in range(30):  # 2^-30 = 1e-9 of the step
         found = objective.at(point.coef + size * direction, alpha)
-        if found.value <= point.value + _ARMIJO * size * slope + rounding:
+        # Armijo's rule, with the value of Nocedal and Wright, section 3.1.
+        if found.value <= point.value + 1e-4 * size * slope + rounding:
             break
         size /= 2
     else:

@@ -17,7 +17,7 @@ class State:
     `failed`: the solver cannot continue. `step_size` is the one in use, without the
     factors of `StepSearch`, and `n_step_halvings` how often the guard went back and
     halved it. `out_of_sample` has values to calibrate probabilities on, and `rest` is
-    what another run resumes from.
+    what else a solver tells of its model.
     """
 
     coef: Any

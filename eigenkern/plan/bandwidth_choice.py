@@ -54,24 +54,21 @@ def auto_bandwidth(kernel, X, targets, weights, rng, alpha=None, dtype=None):
 def merged(first, which, targets, weights):
     """Return the mean targets (k, l) and the total weights (k,) of equal rows.
 
-    `first` and `which` are those of `centers.distinct_rows`.
+    `first` and `which` are those of `centers.distinct_rows`. The mean of equal targets
+    is exact.
     """
-    w = np.ones(len(which)) if weights is None else weights
-    totals = np.bincount(which, weights=w)
-    if len(first) == len(which):
-        return targets[first], totals
-    sums = [np.bincount(which, weights=w * column) for column in targets.T]
-    return np.stack(sums, axis=1) / totals[:, None], totals
+    deviation, totals = targets - targets[first][which], np.bincount(which, weights)
+    sums = [np.bincount(which, weights * column) for column in deviation.T]
+    return targets[first] + np.stack(sums, axis=1) / totals[:, None], totals
 
 
 def _subsample(X, targets, weights, rng):
     """Return distinct rows of a subsample, their targets and weights, on the host."""
     n = X.shape[0]
+    weights = np.ones(n) if weights is None else weights
     if n > _MOST_ROWS:
         rows = np.sort(rng.choice(n, _MOST_ROWS, replace=False))
-        X = rows_at(X, rows)
-        targets = targets[rows]
-        weights = None if weights is None else weights[rows]
+        X, targets, weights = rows_at(X, rows), targets[rows], weights[rows]
     X = in_memory(X)
     first, which = distinct_rows(X)
     Y, w = merged(first, which, targets, weights)

@@ -34,10 +34,9 @@ from .data import OutOfSample, sample_of_classes
 from .kernel_parameters import make_kernel
 from .problem import Problem, scatter, shuffled, take, take_entries
 
-# Rows on which predictions in single precision are compared with those in double, and
-# the root mean squared difference, in standard deviations of the targets, that is
-# harmless: R2 then changes by 1e-6, and by up to 2e-3 if it is not random.
-_N_COMPARED_ROWS, _HARMLESS = 256, 1e-3
+# Root mean squared difference of predictions in single and in double precision, in
+# standard deviations of the targets, that is harmless: R2 changes by 1e-6 to 2e-3.
+_HARMLESS = 1e-3
 
 
 class Sample:
@@ -65,57 +64,37 @@ class Sample:
         return self._centers.block(start, stop, 0, n_centers, dtype=dtype)
 
 
-def auto_alpha(problem, data, rows, dtype, n_sample):
-    """Return the lambda with which kernel ridge regression predicts new rows best.
+def ridge_of_rows(problem, merged, n_sample, dtype, K=None):
+    """Return the c of kernel ridge regression that predicts new rows best.
 
-    It is that of ``mean_i (y_i - f(x_i))^2 + lambda |f|^2`` on the training `rows`, see
-    `plan.penalty`, or of `n_sample` of them; 0 if there are too few to tell. Kernel
-    values have the data type `dtype`, unless the penalty is below their rounding.
+    It is that of `plan.penalty`, on the first `n_sample` of the rows; 0 if there are
+    too few to tell. Kernel values have the data type `dtype`, unless the penalty is
+    below their rounding. `K` is the kernel matrix, if it is at hand.
     """
-    xp, merged = problem.xp, data.merged(rows)
-    n = len(merged.rows)
-    sample = merged.rows[:n_sample]
-    Y, w = merged.data.targets[merged.rows], merged.data.weights_of(merged.rows)
-    Y, w = Y - mean_of_targets(Y, w), w / w.mean()
-    options = {"replicates": merged.replicates, "labels": data.groups is not None}
-    if problem.kernel is None:
+    xp, data, rows = problem.xp, merged.data, merged.rows
+    sample, kernel = rows[:n_sample], problem.kernel
+
+    def matrix(m=n_sample, dtype=xp.float64):
+        X = problem.to_compute(take(data.X, sample[:m]))
+        return TiledKernel(kernel, xp.astype(X, dtype, copy=False))
+
+    if K is None and kernel is None:
         K = problem.to_compute(take_entries(data.X, sample, sample))
         K = GivenMatrix(xp.astype(K, dtype, copy=False))
-    else:
-        X = problem.to_compute(take(data.X, sample))
-        X = xp.astype(X, dtype, copy=False)
-        K = TiledKernel(problem.kernel, X)
-        options["in_double"] = lambda m: TiledKernel(
-            problem.kernel, xp.astype(X[:m, :], xp.float64)
-        )
-    like, n_sample = {"dtype": dtype, "device": problem.device}, len(sample)
-    Y, w = (xp.asarray(values[:n_sample], **like) for values in (Y, w))
-    return auto_ridge(K, Y, w, **options) / n
+    elif K is None:
+        K = matrix(dtype=dtype)
+    in_double = None if kernel is None or data.indefinite else matrix
+    Y, w = data.targets[rows], data.weights_of(rows)
+    Y, w = Y - mean_of_targets(Y, w), w / w.mean()
+    like, n = {"dtype": dtype, "device": problem.device}, len(sample)
+    Y, w = (xp.asarray(values[:n], **like) for values in (Y, w))
+    options = {"replicates": merged.replicates, "labels": data.groups is not None}
+    return auto_ridge(K, Y, w, **options, in_double=in_double)
 
 
-# Most distinct rows to hold out together, if no factor can leave out single rows.
-_MAX_HELD_OUT = 2000
-# With fewer rows that are not centers, centers are left out too.
-_MIN_OTHER_ROWS = 50
-# The part of the left-out rows that are usual rows, for variances of others.
-_USUAL = 0.95
 # lambda if there are too few rows to choose it, or no penalty is known to suit a kernel
 # that is not positive semi-definite.
 _UNCHOSEN_ALPHA = 1e-6
-
-
-def weighted_mean(losses, weights):
-    """Return the weighted mean of the losses of some rows."""
-    xp = namespace(weights)
-    return float(xp.sum(weights * losses)) / float(xp.sum(weights))
-
-
-def standard_error(losses, weights, n_observations):
-    """Return the standard error of `weighted_mean` of independent observations."""
-    xp = namespace(weights)
-    w = weights / xp.sum(weights)
-    variance = float(xp.sum(w * (losses - xp.sum(w * losses)) ** 2))
-    return (variance / n_observations) ** 0.5
 
 
 def products(matrix, coefs, width):
@@ -222,7 +201,8 @@ class LeastSquares(Problem):
         that of the kernel's values: float64 for a closed form, see `iterates`.
     """
 
-    n_centers = center_indices = None
+    n_centers = None
+    _centered = True
 
     def __init__(
         self,
@@ -235,7 +215,6 @@ class LeastSquares(Problem):
         bandwidth,
         alpha=None,
         n_columns=None,
-        centered=True,
         merged=None,
     ):
         super().__init__(device, data.X)
@@ -254,12 +233,12 @@ class LeastSquares(Problem):
         targets, weights = data.targets[order], data.weights_of(order)
         weights = weights / weights.mean()
         self.intercept = np.zeros(targets.shape[1])
-        if centered:
+        if self._centered:
             self.intercept = mean_of_targets(targets, weights)
         self.all = self._rows(X, targets, weights, order)
         self.train = self.all.part(0, len(train))
         self.targets, self.weights = self.train.targets, self.train.weights
-        self.validation, self.parts = None, [self.train]
+        self.parts = [self.train]
         if self.refits:
             self.validation = self.all.part(len(train), len(order))
         elif data.validation is not None:  # not rows of X
@@ -286,8 +265,8 @@ class LeastSquares(Problem):
             X = take(X, first)
         elif isinstance(kernel, str) and bandwidth == "auto":
             first, which = data.distinct(train)
-            weights = None if data.weights is None else data.weights[train]
-            targets, weights = merged(first, which, data.targets[train], weights)
+            targets, weights = data.targets[train], data.weights_of(train)
+            targets, weights = merged(first, which, targets, weights)
             X = take(X, first)
         options = {"alpha": alpha, "dtype": np.dtype(np.float64)}
         return make_kernel(
@@ -312,12 +291,12 @@ class LeastSquares(Problem):
 
     def auto_alpha(self):
         """Return the lambda that the training rows prefer."""
-        found = 0.0
-        if not self._data.indefinite:
-            rows = np.sort(self.train.index)
-            n_sample = n_sampled(len(rows), self.n_centers)
-            found = auto_alpha(self, self._data, rows, self.dtype, n_sample)
-        return found or _UNCHOSEN_ALPHA
+        if self._data.indefinite:
+            return _UNCHOSEN_ALPHA
+        rows = np.sort(self.train.index)
+        merged, n_sample = self._data.merged(rows), n_sampled(len(rows), self.n_centers)
+        ridge = ridge_of_rows(self, merged, n_sample, self.dtype)
+        return ridge / len(merged.rows) or _UNCHOSEN_ALPHA
 
     # Data type: a closed form computes kernel values in float64, an iteration in that
     # of the rows, if that does no harm.
@@ -367,7 +346,7 @@ class LeastSquares(Problem):
             return self.dtype
         a, Z = self.expand(coef), self.centers_of(coef)
         X = self.train.X
-        X = rows_at(X, np.sort(shuffled(X.shape[0])[:_N_COMPARED_ROWS]))
+        X = rows_at(X, np.sort(shuffled(X.shape[0])[:256]))
         kernels = (
             kernel_operator(self.kernel, centers, self.devices, X)
             for centers in (self.in_kernel_dtype(Z), Z)
@@ -416,21 +395,22 @@ class LeastSquares(Problem):
         blocks = self.orthonormal(3 * T.shape[1] * left.shape[1])
         return left_parts(blocks, spectrum.components, left, T, spectrum.complete)
 
-    def validation_error(self, matrix, coef, mean):
-        """Return the mean squared error of b and the intercept on validation rows."""
-        squares = self._squares(matrix, coef, mean)
-        return weighted_mean(squares, self.validation.weights)
-
-    def validation_deviation(self, coef):
-        """Return the standard error of the validation error of b."""
-        matrix, rows = self.matrix_of_validation(coef), self.validation
-        squares = self._squares(matrix, coef, self.training.mean)
-        return standard_error(squares, rows.weights, self.n_observations(rows))
-
-    def _squares(self, matrix, coef, mean):
-        """Return the squared errors on the validation rows, mean over outputs."""
+    def validation_losses(self, matrix, coef, mean):
+        """Return the squared errors of b and the intercept on the validation rows."""
         residual = self.values(matrix, coef) - (self.validation.targets - mean)
         return self.xp.mean(residual**2, axis=1)
+
+    def validation_loss(self, losses):
+        """Return the weighted mean of losses of the validation rows."""
+        w = self.validation.weights
+        return float(self.xp.sum(w * losses)) / float(self.xp.sum(w))
+
+    def deviation(self, losses):
+        """Return the standard error of `validation_loss`."""
+        xp, rows = self.xp, self.validation
+        w = rows.weights / xp.sum(rows.weights)
+        variance = float(xp.sum(w * (losses - xp.sum(w * losses)) ** 2))
+        return (variance / self.n_observations(rows)) ** 0.5
 
     def values(self, matrix, coef):
         """Return f minus the intercept on the rows of an operator."""
@@ -521,7 +501,7 @@ class LeastSquares(Problem):
         if self.center_indices is None:
             return everything
         able = ~np.isin(self.all.index, self.center_indices)
-        return able if np.sum(able) >= _MIN_OTHER_ROWS else everything
+        return able if np.sum(able) >= 50 else everything
 
     def rows_to_hold_out(self):
         """Return the positions of some training rows together with all their copies.
@@ -531,7 +511,7 @@ class LeastSquares(Problem):
         first, which, n_of_set = self._data.observations(self.train.index)
         n_equal = n_of_set[self._data.distinct(self.train.index)[1][first]]
         able = np.flatnonzero(self._able_to_leave_out()[first] | (n_equal > 1))
-        n_held = min(max(len(first) // 5, 1), _MAX_HELD_OUT, len(able))
+        n_held = min(max(len(first) // 5, 1), 2000, len(able))
         chosen = self.rng.permutation(able)[:n_held]
         return np.flatnonzero(np.isin(which, chosen))
 
@@ -609,7 +589,7 @@ class LeastSquares(Problem):
         unseen, noise_factors = (to_numpy(part)[:, None] for part in found[1:])
         own = 1.0 / to_numpy(weights)[:, None]
         variances = prior * unseen + noise * (noise_factors - own)
-        usual = np.quantile(variances, _USUAL, axis=0)
+        usual = np.quantile(variances, 0.95, axis=0)
         return {
             "prior_variance_": self.to_source(prior),
             "noise_variance_": self.to_source(noise),

@@ -12,12 +12,11 @@ from ..arrays.threads import cached_property
 from ..centers import distinct_rows
 from ..losses import mean_of_targets
 from ..methods.left_out import values_left_out
+from ..plan.bandwidth_choice import merged
 from ..rows.lazy_rows import is_lazy, rows_at
 from ..rows.transfer import StreamedRows
 from .problem import take
 
-# Rows that are compared with the first one at a time.
-_COMPARED_ROWS = 4096
 # Part of the repeated rows, in sets of equal rows with several targets, from which on
 # all repeated rows are replicates. In a table whose rows were copied it is 0; in one of
 # categories whose labels are noisy it is near 1.
@@ -125,19 +124,6 @@ class Merged(NamedTuple):
         order = order[np.searchsorted(self.rows, rows, sorter=order)]
         return Replicates(*(values[order] for values in self.replicates))
 
-    def members_of(self, places):
-        """Return all rows of some sets, and the place in `places` of the set of each.
-
-        Parameters
-        ----------
-        places : ndarray of int
-            Indices in `rows`.
-        """
-        order = np.full(len(self.rows), -1)
-        order[places] = np.arange(len(places))
-        found = order[self.which]
-        return self.members[found >= 0], found[found >= 0]
-
     def left_out(self, places, residual, kept):
         """Return the value of each row of some sets, left out one by one.
 
@@ -155,11 +141,13 @@ class Merged(NamedTuple):
         kept : ndarray of shape (m,)
             1 - h.
         """
-        members, which = self.members_of(places)
+        order = np.full(len(self.rows), -1)
+        order[places] = np.arange(len(places))
+        taken = order[self.which] >= 0
+        members, which = self.members[taken], order[self.which][taken]
         part = np.ones(len(members))
         if self.replicates is not None:
-            every = self.source.parts_of_sets(self.members)
-            part = every[np.isin(self.which, places)]
+            part = self.source.parts_of_sets(self.members)[taken]
         Y, mean = self.source.targets[members], self.data.targets[self.rows[places]]
         values = values_left_out(Y, mean[which], residual[which], kept[which], part)
         n = float(self.n_observations[places].sum())
@@ -270,11 +258,10 @@ class Data:
         set_of_row = self.distinct(rows)[1]
         first, pair = self.distinct_with_targets(rows)
         own = set_of_row[first]
-        weights = None if self.weights is None else self.weights[rows]
-        if weights is not None:  # numbers of copies are whole, and have all digits
-            whole = (weights == np.rint(weights)).all() and weights.sum() < 2.0**53
-            weights = weights if whole else None
-        counts = np.bincount(pair, weights=weights).astype(np.int64)
+        w = self.weights_of(rows)
+        # Numbers of copies are whole, and have all digits.
+        whole = (w == np.rint(w)).all() and w.sum() < 2.0**53
+        counts = np.bincount(pair, w if whole else None).astype(np.int64)
         several = (np.bincount(own) > 1)[own]
         repeated = (np.bincount(own, counts) > 1)[own]
         part = counts[several].sum() / max(counts[repeated].sum(), 1)
@@ -329,16 +316,10 @@ class Data:
         in_order = np.argsort(rows[first])
         drawn = self.shuffled(rows[first[in_order]])
         order = in_order[np.searchsorted(rows[first[in_order]], drawn)]
-        Y = self.targets[rows]
-        w = self.weights_of(rows)
-        totals = np.bincount(which, weights=w)
-        mean, variance = (np.empty((len(first), Y.shape[1])) for _ in range(2))
-        for j, y in enumerate(Y.T):
-            y_first = y[first]  # the mean of equal targets is exact
-            deviation = w * (y - y_first[which])
-            mean[:, j] = y_first + np.bincount(which, weights=deviation) / totals
-            squares = np.bincount(which, weights=w * (y - mean[which, j]) ** 2)
-            variance[:, j] = squares / totals
+        Y, w = self.targets[rows], self.weights_of(rows)
+        mean, totals = merged(first, which, Y, w)
+        squares = [np.bincount(which, w * y**2) for y in (Y - mean[which]).T]
+        variance = np.stack(squares, axis=1) / totals[:, None]
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         return Merged(
@@ -370,8 +351,7 @@ class Data:
         if self.precomputed or is_lazy(self.X):
             return self, self.shuffled(rows)
         first, which = self.distinct_with_targets(rows)
-        w = None if self.weights is None else self.weights[rows]
-        totals, data = np.bincount(which, weights=w), self
+        totals, data = np.bincount(which, self.weights_of(rows)), self
         if len(first) < len(rows):
             data = self._with(rows[first], totals, self.targets[rows[first]])
         order = self.rng.permutation(np.argsort(rows[first]))
@@ -393,7 +373,7 @@ class Data:
         weights, groups = (None if one is None else one[rows] for one in index)
         return replace(
             self,
-            X=self.X[rows] if scipy.sparse.issparse(self.X) else take(self.X, rows),
+            X=take(self.X, rows),
             targets=self.targets[rows],
             labels=self.labels[rows],
             weights=weights,
@@ -421,15 +401,14 @@ class Data:
         if len(rows) == 1 or is_lazy(self.X):
             return len(rows) == 1
         few = rows[np.unique([0, len(rows) - 1, len(rows) // 2])]
-        parts = [few, *(rows[part] for part in slices(len(rows), _COMPARED_ROWS))]
+        parts = [few, *(rows[part] for part in slices(len(rows)))]
         first = rows_of(self.X, rows[:1])
         return all(_equal(rows_of(self.X, index), first) for index in parts)
 
     def with_constant_targets(self):
         """Return the data with the mean of the targets for every row, of one class."""
         rows = self.rows_with_weight()
-        w = None if self.weights is None else self.weights[rows]
-        mean = mean_of_targets(self.targets[rows], w)
+        mean = mean_of_targets(self.targets[rows], self.weights_of(rows))
         targets = np.tile(mean, (len(self.targets), 1))
         return replace(
             self, targets=targets, weights=None, groups=None, validation=None

@@ -109,20 +109,26 @@ def check_extremes(low, high, xp, dtype):
         )
 
 
-def _median_distance(X, rng, metric):
+def _median_distance(X, rng, metric, bandwidth):
     """Return the median distance; 1 if all rows are equal: no bandwidth matters then.
 
     If only those of the subsample are, it is measured on the distinct rows.
     """
     try:
-        return median_distance(X, rng, metric=metric)
+        median = median_distance(X, rng, metric=metric)
     except ValueError:
         first = distinct_rows(X)[0]
         if len(first) == 1:
             return 1.0
         if len(first) == X.shape[0]:
             raise
-        return median_distance(rows_at(X, np.sort(first)), rng, metric=metric)
+        median = median_distance(rows_at(X, np.sort(first)), rng, metric=metric)
+    if 1e-150 < median < 1e150:
+        return median
+    raise ValueError(
+        f"X must be scaled: bandwidth={bandwidth!r} found a median distance of "
+        f"{median:.3g}, whose square is out of range"
+    )
 
 
 def make_kernel(
@@ -162,7 +168,20 @@ def make_kernel(
     -------
     Kernel
     """
-    made = _made(kernel, bandwidth, X, rng, targets, weights, data, alpha, dtype)
+    made = named_kernel(kernel)
+    if isinstance(made, Linear):
+        check_largest(X, namespace(X), X.dtype)
+    if made is not kernel and hasattr(made, "bandwidth"):
+        if not isinstance(bandwidth, str):
+            made = replace(made, bandwidth=float(bandwidth))
+        elif bandwidth == "scale":
+            made = _scaled(made, X, data)
+        else:
+            median = _median_distance(X, rng, made.metric, bandwidth)
+            made = replace(made, bandwidth=median)
+        if bandwidth == "auto":
+            chosen = auto_bandwidth(made, X, targets, weights, rng, alpha, dtype)
+            made = replace(made, bandwidth=chosen)
     if isinstance(made, Polynomial):
         _check_powers(made, X)
     return made
@@ -189,35 +208,15 @@ def named_kernel(kernel):
     return _BY_NAME[kernel] if isinstance(kernel, str) else CallableKernel(kernel)
 
 
-def _made(kernel, bandwidth, X, rng, targets, weights, data, alpha, dtype):
-    made = named_kernel(kernel)
-    if isinstance(made, Linear):
-        check_largest(X, namespace(X), X.dtype)
-    if made is kernel or not hasattr(made, "bandwidth"):
-        return made
-    if not isinstance(bandwidth, str):
-        return replace(made, bandwidth=float(bandwidth))
-    if bandwidth == "scale":
-        # Use the Gaussian's length for every radial kernel, as with "median".
-        known = Polynomial if isinstance(made, Polynomial) else Gaussian
-        gamma = scale_gamma(X if data is None else data.every_row, X)
-        if not 1e-300 < gamma < 1e300:
-            raise ValueError(
-                "X must be scaled: bandwidth='scale' found a variance of "
-                f"{1 / (gamma * X.shape[1]) if gamma else float('inf'):.3g}, which is "
-                "out of range"
-            )
-        like = known.from_gamma(gamma)
-        longer = X.shape[1] ** 0.5 if made.metric == "manhattan" else 1.0
-        return replace(made, bandwidth=like.bandwidth * longer)
-    median = _median_distance(X, rng, made.metric)
-    if not 1e-150 < median < 1e150:
+def _scaled(kernel, X, data):
+    """Return a kernel with the length of the Gaussian's bandwidth="scale"."""
+    known = Polynomial if isinstance(kernel, Polynomial) else Gaussian
+    gamma = scale_gamma(X if data is None else data.every_row, X)
+    if not 1e-300 < gamma < 1e300:
         raise ValueError(
-            f"X must be scaled: bandwidth={bandwidth!r} found a median distance of "
-            f"{median:.3g}, whose square is out of range"
+            "X must be scaled: bandwidth='scale' found a variance of "
+            f"{1 / (gamma * X.shape[1]) if gamma else float('inf'):.3g}, which is "
+            "out of range"
         )
-    made = replace(made, bandwidth=median)
-    if bandwidth == "median":
-        return made
-    chosen = auto_bandwidth(made, X, targets, weights, rng, alpha, dtype)
-    return replace(made, bandwidth=chosen)
+    longer = X.shape[1] ** 0.5 if kernel.metric == "manhattan" else 1.0
+    return replace(kernel, bandwidth=known.from_gamma(gamma).bandwidth * longer)

@@ -1,16 +1,14 @@
 """What every training problem offers."""
 
 import numpy as np
+import scipy.sparse
 
 from ..arrays import memory
-from ..arrays.array import device_of, move, namespace, slices
+from ..arrays.array import device_of, move, namespace, slices, to_numpy
 from ..arrays.array import take as take_in_memory
 from ..arrays.devices import compute_device, compute_devices
 from ..arrays.memory import n_bytes
 from ..rows.lazy_rows import in_memory, is_lazy
-
-# Rows per block of `take_entries`: 20 MB with 10 000 columns in double precision.
-_TAKEN_ROWS = 256
 
 
 class Problem:
@@ -19,7 +17,9 @@ class Problem:
     It is complete once constructed, and holds the training rows and targets, the rows
     to score, and the operators between them. A solver gets its operators and targets;
     the training loop uses only the methods below. Coefficients are in the solver's
-    order; only `fitted_attributes` returns them in the order of X, where X lives.
+    order; only ``fitted_attributes(coef)`` of a subclass, the attributes that
+    prediction needs, returns them in the order of X, where X lives. With `dual_coef_`
+    it has ``places(coef)``, their rows in that array, and its number of rows.
 
     Parameters
     ----------
@@ -50,19 +50,40 @@ class Problem:
     """
 
     within = 0.0
+    #: Centers and their rows in X, if they are known; what predicts held-out rows.
+    centers = center_indices = validation = None
 
     def __init__(self, device, X, *, several=True):
         self._source = namespace(X), device_of(X)
-        self._X = X
+        self._X, self._device = X, device
         devices = compute_devices(device, X) if several else [compute_device(device, X)]
         self.devices = devices
         self.xp, self.device = devices[0]
         self.n_features = X.shape[1]
 
+    @property
+    def n_coefs(self):
+        """Coefficients per output."""
+        return self.operator.shape[1]
+
     def initial_coef(self):
         """Return the coefficients of the constant model."""
-        shape = self.operator.shape[1], self.targets.shape[1]
-        return self.xp.zeros(shape, dtype=self.dtype, device=self.device)
+        shape = self.n_coefs, self.targets.shape[1]
+        return self.xp.zeros(shape, dtype=self.targets.dtype, device=self.device)
+
+    def coef_of(self, fitted):
+        """Return the coefficients of a fitted model, from its attributes."""
+        coef = take(self.to_compute(fitted["dual_coef_"]), self.places()[0])
+        return self.xp.astype(coef, self.targets.dtype, copy=False)
+
+    def suits(self, fitted):
+        """Whether a model with these attributes has the same centers and outputs."""
+        shape = self.places()[1], self.targets.shape[1]
+        same = tuple(fitted["dual_coef_"].shape) == shape
+        return same and all(
+            _equal(getattr(self, name), fitted.get(f"{name}_"))
+            for name in ("centers", "center_indices")
+        )
 
     def residual(self, coef, n_rows=None):
         """Return f - y, or its negative, on the first training rows, or on all."""
@@ -82,11 +103,7 @@ class Problem:
 
     def validation_values(self, coef):
         """Return f on the held-out rows in units of y, on the host, shape (m, l)."""
-        raise NotImplementedError
-
-    def fitted_attributes(self, coef):
-        """Return the attributes that prediction needs, arrays where X lives."""
-        raise NotImplementedError
+        return to_numpy(self.validation @ coef) + self.intercept
 
     def to_compute(self, X):
         """Return X on the device that computes."""
@@ -129,8 +146,17 @@ class Problem:
         }
 
 
+def _equal(one, other):
+    """Whether two arrays, or None, are equal."""
+    if one is None or one is other:
+        return one is other
+    return other is not None and np.array_equal(to_numpy(one), to_numpy(other))
+
+
 def take(values, index, axis=0):
-    """Return some rows (or columns) of an array, by indices on the host."""
+    """Return some rows (or columns) of any array, by indices on the host."""
+    if scipy.sparse.issparse(values):
+        return values[index]
     if is_lazy(values):
         return values.take(index)
     return take_in_memory(values, index, axis)
@@ -143,7 +169,7 @@ def take_entries(K, rows, columns):
     """
     xp, shape = namespace(K), (len(rows), len(columns))
     out = xp.empty(shape, dtype=K.dtype, device=device_of(K))
-    for part in slices(len(rows), _TAKEN_ROWS):
+    for part in slices(len(rows), 256):  # 20 MB with 10 000 columns
         out[part, :] = take(take(K, rows[part]), columns, axis=1)
     return out
 

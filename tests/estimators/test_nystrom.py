@@ -40,9 +40,9 @@ from eigenkern.methods.paths import (
 )
 from eigenkern.plan import sizes
 from eigenkern.plan.sizes import ClosedForm
-from eigenkern.problems.centers_at_once import CenterProblem
+from eigenkern.problems.basis_centers import CenterProblem
+from eigenkern.problems.basis_rows import RowProblem
 from eigenkern.problems.data import Data, hold_out
-from eigenkern.problems.rows_at_once import RowProblem
 
 # Where this is not tested: paths of two or three values often end too early.
 pytestmark = pytest.mark.filterwarnings("ignore:.* it still falls there")
@@ -799,7 +799,7 @@ BAD = [
     (NystromRegressor, {"alphas": []}, r"alphas must be None or a list .*; got \[\]"),
     (NystromRegressor, {"alphas": [1, -1]}, r"alphas must be .*; got \[1, -1\]"),
     (NystromRegressor, {"alphas": "many"}, "alphas must be .*; got 'many'"),
-    (NystromRegressor, {"selection": "cv"}, "'gcv', 'loo'; got 'cv'"),
+    (NystromRegressor, {"selection": "cv"}, "'gcv' or 'loo'; got 'cv'"),
     (NystromRegressor, {"n_centers": 0}, "n_centers must be an integer >= 1; got 0"),
     (NystromRegressor, {"n_centers": "many"}, "n_centers must be .*; got 'many'"),
     (
@@ -819,14 +819,26 @@ BAD = [
     ),
     (NystromRegressor, {"centers": np.full((2, 3), np.nan)}, "centers contains NaN"),
     (NystromRegressor, {"validation_fraction": 1.0}, "validation_fraction .*; got 1.0"),
-    (NytroRegressor, {"selection": "cv"}, "'gcv', 'loo', None; got 'cv'"),
-    (NytroRegressor, {"max_iter": 0}, "max_iter must be an integer >= 1; got 0"),
-    (NytroRegressor, {"step_size": 0}, "step_size must be a number > 0; got 0"),
+    (NytroRegressor, {"selection": "cv"}, "'gcv', 'loo' or None; got 'cv'"),
+    (
+        NytroRegressor,
+        {"max_iter": 0},
+        "max_iter must be 'auto' or an integer >= 1; got 0",
+    ),
+    (
+        NytroRegressor,
+        {"step_size": 0},
+        "step_size must be 'auto' or a number > 0; got 0",
+    ),
     (NytroRegressor, {"step_size": 1e3}, "step_size must be below .*; got 1000.0"),
     (NytroRegressor, {"tol": -1}, "tol must be a number >= 0; got -1"),
     (NytroRegressor, {"store_coef_path": "no"}, "store_coef_path must be .*; got 'no'"),
     (NystromRegressor, {"centers": None}, "centers must be 'uniform', .*; got None"),
-    (NystromRegressor, {"selection": np.ones(2)}, "selection must be one of"),
+    (
+        NystromRegressor,
+        {"selection": np.ones(2)},
+        "selection must be 'auto', .* or 'loo'; got",
+    ),
     (NystromRegressor, {"one_standard_error": 1}, "one_standard_error must be"),
     (
         NystromRegressor,
@@ -1257,7 +1269,8 @@ def test_problems_follow_the_protocol(problem):
         squares = ((F - data.targets) ** 2).mean(axis=1)
         error = np.average(squares[held_out], weights=data.weights[held_out])
         matrix = problem.matrix_of_validation(b)
-        assert_allclose(problem.validation_error(matrix, b, 0.0), error, rtol=1e-9)
+        found = problem.validation_loss(problem.validation_losses(matrix, b, 0.0))
+        assert_allclose(found, error, rtol=1e-9)
         losses.append(np.average(squares[train], weights=data.weights[train]))
     assert losses[1] < 0.5 * losses[0]
 

@@ -30,7 +30,7 @@ from eigenkern.fitting import targets
 from eigenkern.fitting.calibration import Calibration, calibrate
 from eigenkern.kernels import Laplacian
 from eigenkern.problems import closed_form as least_squares
-from eigenkern.problems.centers_at_once import CenterProblem
+from eigenkern.problems.basis_centers import CenterProblem
 from eigenkern.problems.closed_form import LeastSquares
 from eigenkern.problems.data import sample_of_classes
 

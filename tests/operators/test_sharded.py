@@ -346,7 +346,7 @@ def test_data_that_does_not_fit_is_streamed(model, free, three_classes, monkeypa
         )
         # Few of many rows are left out, but here it would be all of them.
         monkeypatch.setattr(
-            "eigenkern.problems.centers_at_once.n_left_out", lambda *args: 20
+            "eigenkern.problems.basis_centers.n_left_out", lambda *args: 20
         )
     device = strict.Device("device1")
     with config_context(array_api_dispatch=True):

@@ -17,11 +17,10 @@ from eigenkern.kernels import Laplacian
 from eigenkern.losses import Huber, SquaredError
 from eigenkern.methods.stochastic import Expansion
 from eigenkern.operators.cached import cached_bytes
-from eigenkern.problems.centers_in_batches import GeneralProblem
+from eigenkern.problems.basis_centers import GeneralProblem
+from eigenkern.problems.basis_features import FourierProblem, LinearProblem
+from eigenkern.problems.basis_rows import KernelProblem
 from eigenkern.problems.data import Data
-from eigenkern.problems.features_in_batches import LinearProblem
-from eigenkern.problems.random_waves import FourierProblem
-from eigenkern.problems.rows_in_batches import KernelProblem
 
 N, L = 70, 2
 KERNEL = Laplacian(1.5)
@@ -79,9 +78,7 @@ def kernel(X, Y, weights, train, held_out):
         return K @ fitted["dual_coef_"] + fitted["intercept_"]
 
     coef = random_like(problem.initial_coef())
-    return Case(
-        problem, coef, predict, again=lambda f: problem.coef_of(f["dual_coef_"])
-    )
+    return Case(problem, coef, predict, again=lambda f: problem.coef_of(f))
 
 
 def kernel_cached(X, Y, weights, train, held_out):
@@ -109,9 +106,7 @@ def precomputed(X, Y, weights, train, held_out):
         return K[rows] @ fitted["dual_coef_"] + fitted["intercept_"]
 
     coef = random_like(problem.initial_coef())
-    return Case(
-        problem, coef, predict, again=lambda f: problem.coef_of(f["dual_coef_"])
-    )
+    return Case(problem, coef, predict, again=lambda f: problem.coef_of(f))
 
 
 def general(X, Y, weights, train, held_out):
@@ -125,9 +120,7 @@ def general(X, Y, weights, train, held_out):
         return dense(X[rows], Z) @ fitted["dual_coef_"] + fitted["intercept_"]
 
     coef = random_like(problem.initial_coef())
-    return Case(
-        problem, coef, predict, again=lambda f: problem.coef_of(f["dual_coef_"])
-    )
+    return Case(problem, coef, predict, again=lambda f: problem.coef_of(f))
 
 
 def general_cached(X, Y, weights, train, held_out):
@@ -146,7 +139,7 @@ def linear(X, Y, weights, train, held_out):
         return dense_X[rows] @ fitted["coef_"].T + fitted["intercept_"]
 
     coef = random_like(problem.initial_coef())
-    return Case(problem, coef, predict, again=lambda f: problem.coef_of(f["coef_"]))
+    return Case(problem, coef, predict, again=lambda f: problem.coef_of(f))
 
 
 def linear_sparse(X, Y, weights, train, held_out):
