@@ -287,7 +287,8 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     Every step takes a batch of rows and a block of random Fourier features of the
     kernel, which are drawn again from a seed whenever they are needed. So the model is
     only its coefficients, its size does not grow with the number of rows, and no number
-    of features fixed in advance limits its accuracy.
+    of features fixed in advance limits its accuracy. The parameters from `algorithm` on
+    are for experts.
 
     Parameters
     ----------
@@ -305,11 +306,6 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         penalty or the best; among those equally good within noise, the nearest to the
         median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
         radial kernels.
-    algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
-        Which block of features a step changes. "dsg": always a new one. "udsg": new or
-        old ones, as `n_old` says, which makes smaller models. "cdsg": an old one if the
-        paper's check finds one that allows a longer step than a new one, which is rare
-        if a batch holds all rows.
     loss : {"squared_error", "huber", "epsilon_insensitive", "pinball"}, \
             default="squared_error"
         Loss to minimize: "squared_error" predicts means, "huber" and
@@ -333,6 +329,25 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         ridge regression on a quarter of the rows, at most 4000, times the curvature of
         the loss at its constant, but at least 1e-6; and 1e-6 in `partial_fit`, or if
         rows are held out.
+    max_iter : int, default=100
+        Maximum number of epochs: more fit the training rows more closely. An epoch is
+        one pass over the rows, or several if it would have fewer than 32 steps.
+    early_stopping : bool, default=False
+        Whether to hold out rows, score them every epoch, stop when the score no longer
+        improves, and keep the best epoch's coefficients. This, too, keeps the model
+        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
+    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
+        Where to compute. "auto": where X lives. Otherwise X is copied there.
+    random_state : int, RandomState instance or None, default=None
+        Controls what is drawn at random: frequencies, order of the rows, old blocks,
+        validation split. Pass an int for reproducible results.
+    verbose : int, default=0
+        1 shows a line of progress: epoch, loss, score, time.
+    algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
+        Which block of features a step changes. "dsg": always a new one. "udsg": new or
+        old ones, as `n_old` says, which makes smaller models. "cdsg": an old one if the
+        paper's check finds one that allows a longer step than a new one, which is rare
+        if a batch holds all rows.
     block_size : int or "auto", default="auto"
         Random frequencies per block, each a cosine and a sine: F in the papers. A step
         changes one block, but the first steps of `fit` up to 8192 frequencies; larger
@@ -358,17 +373,10 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     max_features : int or None, default=None
         Largest size of the model, in frequencies: once it is reached, steps change old
         blocks only. None: no limit.
-    max_iter : int, default=100
-        Maximum number of epochs: more fit the training rows more closely. An epoch is
-        one pass over the rows, or several if it would have fewer than 32 steps.
     tol : float, default=1e-4
         Stop when the training loss, as a fraction of the first epoch's (with early
         stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
         epochs.
-    early_stopping : bool, default=False
-        Whether to hold out rows, score them every epoch, stop when the score no longer
-        improves, and keep the best epoch's coefficients. This, too, keeps the model
-        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out. They are lost to the fit, so the default is
         less than the 0.2 of `NystromRegressor`, which is refitted to all rows.
@@ -379,13 +387,6 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         not evaluated again, and for up to 256 MB of frequencies. "auto": half of the
         memory, and the frequencies that the free memory allows. 0: the algorithms of
         the papers, which evaluate all blocks in each step.
-    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
-        Where to compute. "auto": where X lives. Otherwise X is copied there.
-    random_state : int, RandomState instance or None, default=None
-        Controls what is drawn at random: frequencies, order of the rows, old blocks,
-        validation split. Pass an int for reproducible results.
-    verbose : int, default=0
-        1 shows a line of progress: epoch, loss, score, time.
 
     Attributes
     ----------
@@ -496,49 +497,49 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         kernel: str | Kernel = "laplacian",
         *,
         bandwidth: float | str = "auto",
-        algorithm: str = "udsg",
         loss: str = "squared_error",
         epsilon: float = 0.1,
         quantile: float | Sequence[float] = 0.5,
         alpha: float | str = "auto",
+        max_iter: int = 100,
+        early_stopping: bool = False,
+        device: str = "auto",
+        random_state: RandomState = None,
+        verbose: int | bool = 0,
+        algorithm: str = "udsg",
         block_size: int | str = "auto",
         batch_size: int | str = "auto",
         n_new: int = 1,
         n_old: int | str = "auto",
         step_size: float | str | tuple[str, float] = "auto",
         max_features: int | None = None,
-        max_iter: int = 100,
         tol: float = 1e-4,
-        early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 3,
         cache_size: float | str = "auto",
-        device: str = "auto",
-        random_state: RandomState = None,
-        verbose: int | bool = 0,
     ) -> None:
         self.kernel = kernel
         self.bandwidth = bandwidth
-        self.algorithm = algorithm
         self.loss = loss
         self.epsilon = epsilon
         self.quantile = quantile
         self.alpha = alpha
+        self.max_iter = max_iter
+        self.early_stopping = early_stopping
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+        self.algorithm = algorithm
         self.block_size = block_size
         self.batch_size = batch_size
         self.n_new = n_new
         self.n_old = n_old
         self.step_size = step_size
         self.max_features = max_features
-        self.max_iter = max_iter
         self.tol = tol
-        self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change
         self.cache_size = cache_size
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
 
     def partial_fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -668,7 +669,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
 
     Kernel logistic regression, a kernel support vector machine or least squares, whose
     memory does not grow with the number of rows. The algorithm is that of
-    `DSGRegressor`.
+    `DSGRegressor`. The parameters from `algorithm` on are for experts.
 
     Parameters
     ----------
@@ -686,11 +687,6 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         penalty or the best; among those equally good within noise, the nearest to the
         median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
         radial kernels.
-    algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
-        Which block of features a step changes. "dsg": always a new one. "udsg": new or
-        old ones, as `n_old` says, which makes smaller models. "cdsg": an old one if the
-        paper's check finds one that allows a longer step than a new one, which is rare
-        if a batch holds all rows.
     loss : {"log_loss", "hinge", "squared_error"}, default="log_loss"
         Loss to minimize. "log_loss": logistic regression, multinomial for more than two
         classes; gives `predict_proba`. "hinge": a support vector machine, one class
@@ -702,6 +698,28 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         ridge regression on a quarter of the rows, at most 4000, times the curvature of
         the loss at its constant, but at least 1e-6; and 1e-6 in `partial_fit`, or if
         rows are held out.
+    max_iter : int, default=100
+        Maximum number of epochs: more fit the training rows more closely. An epoch is
+        one pass over the rows, or several if it would have fewer than 32 steps.
+    early_stopping : bool, default=False
+        Whether to hold out rows, score them every epoch, stop when the score no longer
+        improves, and keep the best epoch's coefficients. This, too, keeps the model
+        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes, multiplied by `sample_weight`. In `partial_fit`,
+        "balanced" refers to each piece.
+    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
+        Where to compute. "auto": where X lives. Otherwise X is copied there.
+    random_state : int, RandomState instance or None, default=None
+        Controls what is drawn at random: frequencies, order of the rows, old blocks,
+        validation split. Pass an int for reproducible results.
+    verbose : int, default=0
+        1 shows a line of progress: epoch, loss, score, time.
+    algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
+        Which block of features a step changes. "dsg": always a new one. "udsg": new or
+        old ones, as `n_old` says, which makes smaller models. "cdsg": an old one if the
+        paper's check finds one that allows a longer step than a new one, which is rare
+        if a batch holds all rows.
     block_size : int or "auto", default="auto"
         Random frequencies per block, each a cosine and a sine: F in the papers. A step
         changes one block, but the first steps of `fit` up to 8192 frequencies; larger
@@ -727,38 +745,21 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
     max_features : int or None, default=None
         Largest size of the model, in frequencies: once it is reached, steps change old
         blocks only. None: no limit.
-    max_iter : int, default=100
-        Maximum number of epochs: more fit the training rows more closely. An epoch is
-        one pass over the rows, or several if it would have fewer than 32 steps.
     tol : float, default=1e-4
         Stop when the training loss, as a fraction of the first epoch's (with early
         stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
         epochs.
-    early_stopping : bool, default=False
-        Whether to hold out rows, score them every epoch, stop when the score no longer
-        improves, and keep the best epoch's coefficients. This, too, keeps the model
-        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out, the same from every class. They are lost to
         the fit, so the default is less than the 0.2 of `NystromClassifier`, which is
         refitted to all rows.
     n_iter_no_change : int, default=3
         Number of epochs without improvement before stopping.
-    class_weight : dict, "balanced" or None, default=None
-        Weights of the classes, multiplied by `sample_weight`. In `partial_fit`,
-        "balanced" refers to each piece.
     cache_size : float or "auto", default="auto"
         MB for running values of f on the training rows, so that unchanged blocks are
         not evaluated again, and for up to 256 MB of frequencies. "auto": half of the
         memory, and the frequencies that the free memory allows. 0: the algorithms of
         the papers, which evaluate all blocks in each step.
-    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
-        Where to compute. "auto": where X lives. Otherwise X is copied there.
-    random_state : int, RandomState instance or None, default=None
-        Controls what is drawn at random: frequencies, order of the rows, old blocks,
-        validation split. Pass an int for reproducible results.
-    verbose : int, default=0
-        1 shows a line of progress: epoch, loss, score, time.
 
     Attributes
     ----------
@@ -859,47 +860,47 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         kernel: str | Kernel = "laplacian",
         *,
         bandwidth: float | str = "auto",
-        algorithm: str = "udsg",
         loss: str = "log_loss",
         alpha: float | str = "auto",
+        max_iter: int = 100,
+        early_stopping: bool = False,
+        class_weight: Mapping[Any, float] | str | None = None,
+        device: str = "auto",
+        random_state: RandomState = None,
+        verbose: int | bool = 0,
+        algorithm: str = "udsg",
         block_size: int | str = "auto",
         batch_size: int | str = "auto",
         n_new: int = 1,
         n_old: int | str = "auto",
         step_size: float | str | tuple[str, float] = "auto",
         max_features: int | None = None,
-        max_iter: int = 100,
         tol: float = 1e-4,
-        early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 3,
-        class_weight: Mapping[Any, float] | str | None = None,
         cache_size: float | str = "auto",
-        device: str = "auto",
-        random_state: RandomState = None,
-        verbose: int | bool = 0,
     ) -> None:
         self.kernel = kernel
         self.bandwidth = bandwidth
-        self.algorithm = algorithm
         self.loss = loss
         self.alpha = alpha
+        self.max_iter = max_iter
+        self.early_stopping = early_stopping
+        self.class_weight = class_weight
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+        self.algorithm = algorithm
         self.block_size = block_size
         self.batch_size = batch_size
         self.n_new = n_new
         self.n_old = n_old
         self.step_size = step_size
         self.max_features = max_features
-        self.max_iter = max_iter
         self.tol = tol
-        self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change
-        self.class_weight = class_weight
         self.cache_size = cache_size
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
 
     def _as_indicators(self, F):
         """Return values with one column per class, on the scale of targets 0 and 1."""

@@ -91,6 +91,11 @@ class _EigenPro(Streaming, Model):
         n_centers: int | None = None,
         centers: str | ArrayLike = "uniform",
         alpha: float | str = "auto",
+        max_iter: int = 20,
+        early_stopping: bool = False,
+        device: Device = "auto",
+        random_state: RandomState = None,
+        verbose: int | bool = 0,
         algorithm: str = "auto",
         n_components: int | str = "auto",
         subsample_size: int | str = "auto",
@@ -98,22 +103,22 @@ class _EigenPro(Streaming, Model):
         batch_size: int | str = "auto",
         step_size: float | str = "auto",
         damping: float = 1.0,
-        max_iter: int = 20,
         tol: float = 1e-4,
-        early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 3,
         warm_start: bool = False,
         cache_size: float | str = "auto",
-        device: Device = "auto",
-        random_state: RandomState = None,
-        verbose: int | bool = 0,
     ) -> None:
         self.kernel = kernel
         self.bandwidth = bandwidth
         self.n_centers = n_centers
         self.centers = centers
         self.alpha = alpha
+        self.max_iter = max_iter
+        self.early_stopping = early_stopping
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
         self.algorithm = algorithm
         self.n_components = n_components
         self.subsample_size = subsample_size
@@ -121,16 +126,11 @@ class _EigenPro(Streaming, Model):
         self.batch_size = batch_size
         self.step_size = step_size
         self.damping = damping
-        self.max_iter = max_iter
         self.tol = tol
-        self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change
         self.warm_start = warm_start
         self.cache_size = cache_size
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
 
     def _check_parameters(self):
         check_kernel_parameters(self)
@@ -411,7 +411,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     training rows; `alpha` regularizes. A spectral preconditioner, computed on
     a subsample, lets large batches take large steps; the step is measured on up to 4000
     rows, and a guard halves it if the iteration still diverges. An epoch costs n^2 (d +
-    l) multiply-adds, or n^2 l if the kernel matrix fits in memory.
+    l) multiply-adds, or n^2 l if the kernel matrix fits in memory. The parameters from
+    `algorithm` on are for experts.
 
     Parameters
     ----------
@@ -447,6 +448,20 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         quarter of the rows, at most 4000, or by leave-one-out on up to 1000; but 0 if
         ``early_stopping=True``, with "eigenpro3-exact", and for data in pieces. 0: as
         in the papers, only the number of epochs regularizes.
+    max_iter : int, default=20
+        Maximum number of epochs: more fit the training rows more closely.
+    early_stopping : bool, default=False
+        Whether to hold out rows, score them every epoch, stop when the score no longer
+        improves, and keep the best epoch's coefficients. This, too, keeps the model
+        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
+    device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
+        Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
+        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over them.
+    random_state : int, RandomState instance or None, default=None
+        Controls what is drawn at random: order of the rows, subsample, validation
+        split. Pass an int for reproducible results.
+    verbose : int, default=0
+        1 shows a line of progress: epoch, loss, score, time.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
@@ -499,16 +514,10 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     damping : float in (0, 1], default=1.0
         How far to reduce the q largest eigenvalues: 1 reduces them to the next one, and
         less reduces them further, which regularizes. This is tau in the paper.
-    max_iter : int, default=20
-        Maximum number of epochs: more fit the training rows more closely.
     tol : float, default=1e-4
         Stop when the training loss, as a fraction of the first epoch's (with early
         stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
         epochs.
-    early_stopping : bool, default=False
-        Whether to hold out rows, score them every epoch, stop when the score no longer
-        improves, and keep the best epoch's coefficients. This, too, keeps the model
-        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out. They are lost to the fit, so the default is
         less than the 0.2 of `NystromRegressor`, which is refitted to all rows.
@@ -523,14 +532,6 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         every epoch; half the matrix of a kernel machine suffices. "auto": what fits, if
         keeping it is faster. 0: none. A model on centers uses a Cholesky factor if
         twice its 8 p^2 bytes fit this limit, in addition to the kernel matrix.
-    device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
-        Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
-        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over them.
-    random_state : int, RandomState instance or None, default=None
-        Controls what is drawn at random: order of the rows, subsample, validation
-        split. Pass an int for reproducible results.
-    verbose : int, default=0
-        1 shows a line of progress: epoch, loss, score, time.
 
     Attributes
     ----------
@@ -676,8 +677,9 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
 class EigenProClassifier(ClassificationTargets, _EigenPro):
     """Kernel classification by EigenPro: preconditioned stochastic gradient descent.
 
-    Least squares on -1 and +1 for two classes, on one column per class for more; the
-    sign or largest column decides. The algorithm is that of `EigenProRegressor`.
+    Least squares: for two classes on targets -1 and +1, whose sign is predicted; for
+    more on one column per class, of which the largest is predicted. The algorithm is
+    that of `EigenProRegressor`. The parameters from `algorithm` on are for experts.
 
     Parameters
     ----------
@@ -713,6 +715,22 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         quarter of the rows, at most 4000, or by leave-one-out on up to 1000; but 0 if
         ``early_stopping=True``, with "eigenpro3-exact", and for data in pieces. 0: as
         in the papers, only the number of epochs regularizes.
+    max_iter : int, default=20
+        Maximum number of epochs: more fit the training rows more closely.
+    early_stopping : bool, default=False
+        Whether to hold out rows, score them every epoch, stop when the score no longer
+        improves, and keep the best epoch's coefficients. This, too, keeps the model
+        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes, multiplied by `sample_weight`.
+    device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
+        Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
+        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over them.
+    random_state : int, RandomState instance or None, default=None
+        Controls what is drawn at random: order of the rows, subsample, validation
+        split. Pass an int for reproducible results.
+    verbose : int, default=0
+        1 shows a line of progress: epoch, loss, score, time.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
@@ -765,16 +783,10 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     damping : float in (0, 1], default=1.0
         How far to reduce the q largest eigenvalues: 1 reduces them to the next one, and
         less reduces them further, which regularizes. This is tau in the paper.
-    max_iter : int, default=20
-        Maximum number of epochs: more fit the training rows more closely.
     tol : float, default=1e-4
         Stop when the training loss, as a fraction of the first epoch's (with early
         stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
         epochs.
-    early_stopping : bool, default=False
-        Whether to hold out rows, score them every epoch, stop when the score no longer
-        improves, and keep the best epoch's coefficients. This, too, keeps the model
-        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out, the same from every class. They are lost to
         the fit, so the default is less than the 0.2 of `NystromClassifier`, which is
@@ -785,21 +797,11 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         Continue from the coefficients of the previous fit, with its centers or, in a
         kernel machine, the same X; the step is measured again. Pass an int as
         `random_state` to keep the median bandwidth and the held-out rows.
-    class_weight : dict, "balanced" or None, default=None
-        Weights of the classes, multiplied by `sample_weight`.
     cache_size : float or "auto", default="auto"
         MB of kernel matrix to keep in memory, so that it is computed once instead of
         every epoch; half the matrix of a kernel machine suffices. "auto": what fits, if
         keeping it is faster. 0: none. A model on centers uses a Cholesky factor if
         twice its 8 p^2 bytes fit this limit, in addition to the kernel matrix.
-    device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
-        Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
-        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over them.
-    random_state : int, RandomState instance or None, default=None
-        Controls what is drawn at random: order of the rows, subsample, validation
-        split. Pass an int for reproducible results.
-    verbose : int, default=0
-        1 shows a line of progress: epoch, loss, score, time.
 
     Attributes
     ----------
@@ -909,6 +911,12 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         n_centers: int | None = None,
         centers: str | ArrayLike = "uniform",
         alpha: float | str = "auto",
+        max_iter: int = 20,
+        early_stopping: bool = False,
+        class_weight: Mapping[Any, float] | str | None = None,
+        device: Device = "auto",
+        random_state: RandomState = None,
+        verbose: int | bool = 0,
         algorithm: str = "auto",
         n_components: int | str = "auto",
         subsample_size: int | str = "auto",
@@ -916,17 +924,11 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         batch_size: int | str = "auto",
         step_size: float | str = "auto",
         damping: float = 1.0,
-        max_iter: int = 20,
         tol: float = 1e-4,
-        early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 3,
         warm_start: bool = False,
-        class_weight: Mapping[Any, float] | str | None = None,
         cache_size: float | str = "auto",
-        device: Device = "auto",
-        random_state: RandomState = None,
-        verbose: int | bool = 0,
     ) -> None:
         super().__init__(
             kernel,
@@ -934,6 +936,11 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
             n_centers=n_centers,
             centers=centers,
             alpha=alpha,
+            max_iter=max_iter,
+            early_stopping=early_stopping,
+            device=device,
+            random_state=random_state,
+            verbose=verbose,
             algorithm=algorithm,
             n_components=n_components,
             subsample_size=subsample_size,
@@ -941,16 +948,11 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
             batch_size=batch_size,
             step_size=step_size,
             damping=damping,
-            max_iter=max_iter,
             tol=tol,
-            early_stopping=early_stopping,
             validation_fraction=validation_fraction,
             n_iter_no_change=n_iter_no_change,
             warm_start=warm_start,
             cache_size=cache_size,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
         )
         self.class_weight = class_weight
 
