@@ -190,6 +190,7 @@ class _DoublyStochastic(Streaming, Model):
 
     def _prepared(self, data, rows, held_out, plan, start=None):
         """Return problem, solver and what was chosen; with a start, it goes on."""
+        self._say("setting up the kernel")
         problem = FourierProblem(
             data,
             rows,
@@ -205,8 +206,10 @@ class _DoublyStochastic(Streaming, Model):
         if start is None:
             alpha = self._alpha
             if plan.n_ridge_rows:
+                self._say("choosing the penalty")
                 alpha = problem.auto_alpha(data, rows, plan.n_ridge_rows)
             sizes = {"block_size_": plan.block_size, "batch_size_": plan.batch_size}
+            self._say("choosing the step")
             chosen = sizes | {"alpha_": alpha} | self._steps(problem, plan, alpha)
             expansion, n_halvings = problem.initial_coef(), 0
         else:
@@ -342,7 +345,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         Controls what is drawn at random: frequencies, order of the rows, old blocks,
         validation split. Pass an int for reproducible results.
     verbose : int, default=0
-        1 shows a line of progress: epoch, loss, score, time.
+        1 shows a line for each stage of a fit, and the loss, score and time of epochs.
     algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
         Which block of features a step changes. "dsg": always a new one. "udsg": new or
         old ones, as `n_old` says, which makes smaller models. "cdsg": an old one if the
@@ -714,7 +717,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         Controls what is drawn at random: frequencies, order of the rows, old blocks,
         validation split. Pass an int for reproducible results.
     verbose : int, default=0
-        1 shows a line of progress: epoch, loss, score, time.
+        1 shows a line for each stage of a fit, and the loss, score and time of epochs.
     algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
         Which block of features a step changes. "dsg": always a new one. "udsg": new or
         old ones, as `n_old` says, which makes smaller models. "cdsg": an old one if the

@@ -461,7 +461,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         Controls what is drawn at random: order of the rows, subsample, validation
         split. Pass an int for reproducible results.
     verbose : int, default=0
-        1 shows a line of progress: epoch, loss, score, time.
+        1 shows a line for each stage of a fit, and the loss, score and time of epochs.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
@@ -730,7 +730,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         Controls what is drawn at random: order of the rows, subsample, validation
         split. Pass an int for reproducible results.
     verbose : int, default=0
-        1 shows a line of progress: epoch, loss, score, time.
+        1 shows a line for each stage of a fit, and the loss, score and time of epochs.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with

@@ -152,6 +152,7 @@ class _FalkonLike(Model):
             if is_auto(self.alpha):  # with less, the iteration does not converge
                 alpha = max(alpha, _LEAST_ALPHA * problem.kernel_size)
             problem.iterates(alpha)
+            self._say("computing preconditioner and kernel matrix")
             L, weights = problem.whitening.L, problem.weights_of_centers()
             preconditioner = TwoCholesky.of(L, alpha, weights)
             (matrix,), megabytes = problem.matrices
@@ -164,6 +165,7 @@ class _FalkonLike(Model):
         chosen["n_centers_"] = problem.n_coefs
         name = type(self).__name__
         rule = ResidualRule(name, problem, self.max_iter, self.tol, hold_out)
+        rule.direct = plan.method != "iterations"
         return problem, solver, chosen, rule
 
     def _direct(self, problem, alpha):
@@ -171,6 +173,7 @@ class _FalkonLike(Model):
 
         The preconditioner would be the inverse, at the cost of two Cholesky factors.
         """
+        self._say(f"solving for {len(problem.train.index)} rows directly")
         b, factor = ridge_coef(self, problem.everything, alpha)
         left_out = problem.left_out(alpha, factor) if problem.calibrates else None
         del factor
@@ -321,7 +324,7 @@ class ResidualRule(Rule):
 
 
 class ResidualLines:
-    """A line for every iteration, for ``verbose=1``."""
+    """A line for every iteration, or a direct solution, for ``verbose=1``."""
 
     def __init__(self, name):
         self._name = name
@@ -331,7 +334,8 @@ class ResidualLines:
 
     def update(self, rule):
         """Show the residual after an iteration."""
-        text = f"iteration {len(rule.losses)}: residual {rule.losses[-1]:.2e}"
+        what = "solved directly" if rule.direct else f"iteration {len(rule.losses)}"
+        text = f"{what}: residual {rule.losses[-1]:.2e}"
         print(f"{self._name}: {text}", flush=True)  # noqa: T201
 
     def close(self):

@@ -332,6 +332,8 @@ class _LinearEigenPro(Streaming, Model):
 class OnFeatures(Basis):
     """Rows of features: linear EigenPro, or one factor of F' F or F F'."""
 
+    parts = "the features"
+
     def _problem(self):
         model, merged = self.model, self.merged
         return model._problem(
@@ -486,7 +488,7 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         Controls what is drawn at random: order of the rows, eigenvectors, validation
         split. Pass an int for reproducible results.
     verbose : int, default=0
-        1 shows a line of progress in `fit`: epoch, loss, score, time.
+        1 shows a line for each stage of `fit`, and the loss, score and time of epochs.
     subsample_size : int or "auto", default="auto"
         Number of rows to compute the eigenvectors from, s: more are more accurate.
         "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000; with
@@ -677,7 +679,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         Controls what is drawn at random: order of the rows, eigenvectors, validation
         split. Pass an int for reproducible results.
     verbose : int, default=0
-        1 shows a line of progress in `fit`: epoch, loss, score, time.
+        1 shows a line for each stage of `fit`, and the loss, score and time of epochs.
     subsample_size : int or "auto", default="auto"
         Number of rows to compute the eigenvectors from, s: more are more accurate.
         "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000; with
