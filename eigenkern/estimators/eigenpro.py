@@ -426,16 +426,16 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
-        at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the least exact
-        leave-one-out error of kernel ridge regression on 300 rows, with the given
-        penalty or the best; among those equally good within noise, the nearest to the
-        median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
+        at random. "auto": 1/4, 1/2, ..., or 16 times that, whichever has the least
+        exact leave-one-out error in kernel ridge regression on 300 rows, with the given
+        penalty or the best; if several are equally good within noise, the nearest to
+        the median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
         radial kernels.
     n_centers : int, default=None
-        Number p of centers, for a model that does not grow with the rows: more are more
-        accurate and slower. If there are fewer distinct rows, all become centers, with
-        a warning; the first piece of a stream must have enough. None: every training
-        row is a center (a kernel machine), or as many as `centers` has.
+        Number p of centers, for a model that does not grow with the rows: more centers
+        make it more accurate, and slower. If there are fewer distinct rows, all become
+        centers, with a warning; the first piece of a stream must have enough. None:
+        every training row is a center (a kernel machine), or as many as `centers` has.
     centers : {"uniform", "kmeans", "leverage_scores", "rpcholesky"} or array of shape \
             (n_centers, n_features), default="uniform"
         How to choose the centers, see `eigenkern.centers`, or the centers themselves,
@@ -491,7 +491,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         `RandomFourierFeatures`): more allow longer steps and cost more. 0 is plain
         mini-batch gradient descent. Eigenvectors lost to rounding are left out.
     subsample_size : int or "auto", default="auto"
-        Number of rows to compute the eigenvectors from, s: more are more accurate.
+        Number of rows to compute the eigenvectors from, s: more make them more exact.
         "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000. Time
         grows as s^3. In a model on centers: how many centers carry the preconditioner,
         at most 2000 or 4000.
@@ -677,9 +677,9 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
 class EigenProClassifier(ClassificationTargets, _EigenPro):
     """Kernel classification by EigenPro: preconditioned stochastic gradient descent.
 
-    Least squares: for two classes on targets -1 and +1, whose sign is predicted; for
-    more on one column per class, of which the largest is predicted. The algorithm is
-    that of `EigenProRegressor`. The parameters from `algorithm` on are for experts.
+    Least squares: two classes are targets -1 and +1, and the sign decides; more classes
+    have a column each, and the largest value decides. The algorithm is that of
+    `EigenProRegressor`. The parameters from `algorithm` on are for experts.
 
     Parameters
     ----------
@@ -693,16 +693,16 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
-        at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the least exact
-        leave-one-out error of kernel ridge regression on 300 rows, with the given
-        penalty or the best; among those equally good within noise, the nearest to the
-        median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
+        at random. "auto": 1/4, 1/2, ..., or 16 times that, whichever has the least
+        exact leave-one-out error in kernel ridge regression on 300 rows, with the given
+        penalty or the best; if several are equally good within noise, the nearest to
+        the median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
         radial kernels.
     n_centers : int, default=None
-        Number p of centers, for a model that does not grow with the rows: more are more
-        accurate and slower. If there are fewer distinct rows, all become centers, with
-        a warning; the first piece of a stream must have enough. None: every training
-        row is a center (a kernel machine), or as many as `centers` has.
+        Number p of centers, for a model that does not grow with the rows: more centers
+        make it more accurate, and slower. If there are fewer distinct rows, all become
+        centers, with a warning; the first piece of a stream must have enough. None:
+        every training row is a center (a kernel machine), or as many as `centers` has.
     centers : {"uniform", "kmeans", "leverage_scores", "rpcholesky"} or array of shape \
             (n_centers, n_features), default="uniform"
         How to choose the centers, see `eigenkern.centers`, or the centers themselves,
@@ -760,7 +760,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         `RandomFourierFeatures`): more allow longer steps and cost more. 0 is plain
         mini-batch gradient descent. Eigenvectors lost to rounding are left out.
     subsample_size : int or "auto", default="auto"
-        Number of rows to compute the eigenvectors from, s: more are more accurate.
+        Number of rows to compute the eigenvectors from, s: more make them more exact.
         "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000. Time
         grows as s^3. In a model on centers: how many centers carry the preconditioner,
         at most 2000 or 4000.

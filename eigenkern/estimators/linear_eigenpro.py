@@ -490,7 +490,7 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     verbose : int, default=0
         1 shows a line for each stage of `fit`, and the loss, score and time of epochs.
     subsample_size : int or "auto", default="auto"
-        Number of rows to compute the eigenvectors from, s: more are more accurate.
+        Number of rows to compute the eigenvectors from, s: more make them more exact.
         "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000; with
         fewer features than that, eight rows per feature.
     batch_size : int or "auto", default="auto"
@@ -642,10 +642,9 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
 class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     """Linear classification by EigenPro iteration: preconditioned gradient descent.
 
-    Least squares: for two classes on targets -1 and +1, whose sign is predicted; for
-    more on one column per class, of which the largest is predicted. The algorithm is
-    that of `LinearEigenProRegressor`. The parameters from `subsample_size` on are for
-    experts.
+    Least squares: two classes are targets -1 and +1, and the sign decides; more classes
+    have a column each, and the largest value decides. The algorithm is that of
+    `LinearEigenProRegressor`. The parameters from `subsample_size` on are for experts.
 
     Parameters
     ----------
@@ -681,7 +680,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     verbose : int, default=0
         1 shows a line for each stage of `fit`, and the loss, score and time of epochs.
     subsample_size : int or "auto", default="auto"
-        Number of rows to compute the eigenvectors from, s: more are more accurate.
+        Number of rows to compute the eigenvectors from, s: more make them more exact.
         "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000; with
         fewer features than that, eight rows per feature.
     batch_size : int or "auto", default="auto"
