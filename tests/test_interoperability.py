@@ -306,6 +306,8 @@ def test_lines_of_progress_in_a_notebook(regression, capsys):
         "DSGRegressor: choosing the step",
     ]
     assert [line.split()[3] for line in (one, two, three)] == ["1/3", "2/3", "3/3"]
+    DSGRegressor(verbose=1).partial_fit(*regression[:2])
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

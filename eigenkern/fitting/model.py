@@ -288,15 +288,14 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
         return {"_clock": (start, planned_seconds(self, data.X, data.targets.shape[1]))}
 
     def _say(self, text):
-        """Print a line of progress if ``verbose``, and the time so far and to go."""
-        if not self.verbose:
+        """Print a line in `fit` if ``verbose``, with the time so far and to go."""
+        if self._clock is None:
             return
-        if self._clock is not None:
-            start, planned = self._clock
-            passed = time.monotonic() - start
-            text += f"  {passed:.1f} s"
-            if planned is not None and planned - passed >= 0.5:
-                text += f", about {planned - passed:.0f} s to go"
+        start, planned = self._clock
+        passed = time.monotonic() - start
+        text += f"  {passed:.1f} s"
+        if planned is not None and planned - passed >= 0.5:
+            text += f", about {planned - passed:.0f} s to go"
         print(f"{type(self).__name__}: {text}", flush=True)  # noqa: T201
 
     def _fitted_values(self, X):
