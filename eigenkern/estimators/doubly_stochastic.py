@@ -324,7 +324,8 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         without crossing; y must then be one-dimensional. Unless `alpha` is a number,
         rows are held out for the quantiles, as with ``early_stopping=True``: without
         them the quantiles overfit the training rows, and less than a fraction q of new
-        rows falls below.
+        rows falls below. With m held-out rows this fraction is off by about
+        (q (1 - q) / m)^1/2: raise `validation_fraction` if there are few rows.
     alpha : float or "auto", default="auto"
         Strength of the penalty: raise it if targets are noisy. It is lambda in
         ``lambda / 2 |f|^2``, added to the mean loss; with the squared loss the same as
