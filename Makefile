@@ -20,7 +20,7 @@ TEST = SCIPY_ARRAY_API=1 $(BIN)/python -m pytest
 .NOTPARALLEL:
 
 help:
-	@echo "make demo      train a kernel machine and show what was chosen"
+	@echo "make demo      compare classifiers on a table, and show what was chosen"
 	@echo "make test      run the tests and the doctests; ARGS= goes to pytest"
 	@echo "make fuzz      fit new messy tables at random; EXAMPLES=200 for each test"
 	@echo "make torch     install PyTorch, so that its tests run instead of being skipped"
@@ -68,7 +68,7 @@ format: .venv/.stamp-test
 	$(BIN)/ruff format .
 
 examples: .venv/.stamp-test
-	EIGENKERN_DATA= $(BIN)/python examples/demo.py > /dev/null
+	$(BIN)/python examples/demo.py > /dev/null
 	@for file in examples/*/plot_*.py; do \
 	  echo "$$file"; MPLBACKEND=agg $(BIN)/python -W error -W ignore:FigureCanvasAgg:UserWarning $$file > /dev/null || exit 1; \
 	done

@@ -299,8 +299,9 @@ def lines(rows):
             if np.isnan(row["error"]):
                 yield f"{label:40}{row['note']:>44}"
                 continue
+            digits = 4 if name in datasets.TARGETS else 2
             yield (
-                f"{label:40}{row['error']:10.4g}{row['fit']:10.2f}"
+                f"{label:40}{row['error']:10.{digits}f}{row['fit']:10.2f}"
                 f"{row['predict']:12.2f}{row['memory']:12.0f}"
             )
     yield ""

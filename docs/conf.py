@@ -1,9 +1,12 @@
 """Configuration of the documentation; see ``make docs``."""
 
 import ast
+import sys
 from pathlib import Path
 
 import eigenkern
+
+sys.path.insert(0, str(Path(__file__).parent))  # mathml.py
 
 project = "eigenkern"
 author = "The eigenkern developers"
@@ -13,7 +16,7 @@ version = release = eigenkern.__version__
 extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.mathjax",
+    "mathml",
     "numpydoc",
     "sphinx_gallery.gen_gallery",
 ]
@@ -60,5 +63,15 @@ autosummary_context = {
 }
 
 html_theme = "pydata_sphinx_theme"
+html_theme_options = {
+    "header_links_before_dropdown": 6,
+    # The contents of a page, but for those of the gallery, whose code is wider.
+    "secondary_sidebar_items": {
+        pages: ["page-toc"]
+        for pages in ("using/*", "user_guide/*", "generated/*", "changelog")
+    },
+}
+html_math_renderer = "mathml"
+html_static_path, html_css_files = ["_static"], ["pages.css"]
 html_title = f"eigenkern {release}"
 html_show_sourcelink = False

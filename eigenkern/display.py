@@ -141,6 +141,10 @@ class SpectrumDisplay:
         ax.axvline(self.chosen, color="gray", linestyle=":", label=f"q = {self.chosen}")
         ax.set_xscale("symlog", linthresh=5)
         ax.set_xlim(-1, 1.3 * max(q[-1], 5))
+        # Not those so close to the next that their labels would overlap.
+        ticks = [a for a, b in zip(q, [*q[1:], np.inf], strict=True) if b > 1.4 * a]
+        ax.set_xticks(ticks, ticks)
+        ax.minorticks_off()
         ax.set_yscale("log")
         ax.set(
             xlabel="eigenvectors q in the preconditioner",
@@ -154,6 +158,8 @@ class SpectrumDisplay:
 @_display
 class ConvergenceDisplay:
     """Training loss of every epoch, and validation score if there is one.
+
+    A direct solution has no epochs: it is one point, and the legend says so.
 
     It is recommended to use `from_estimator`; all parameters are stored as attributes.
 
@@ -223,10 +229,13 @@ class ConvergenceDisplay:
             If the estimator has no ``loss_curve_``.
         """
         check_has_fitted(estimator, "loss_curve_", cls.__name__)
+        name = type(estimator).__name__ if name is None else name
+        if getattr(estimator, "algorithm_", None) == "direct":
+            name += ", solved directly"
         return cls(
             loss_curve=estimator.loss_curve_,
             validation_scores=getattr(estimator, "validation_scores_", None),
-            name=type(estimator).__name__ if name is None else name,
+            name=name,
         ).plot(ax=ax, score_ax=score_ax, **line_kwargs)
 
     def plot(self, ax: Any = None, *, score_ax: Any = None, **line_kwargs: Any) -> Self:
@@ -247,25 +256,37 @@ class ConvergenceDisplay:
         ax = self.ax_
         losses = np.asarray(self.loss_curve, dtype=np.float64)
         epochs = np.arange(1, len(losses) + 1)
-        (line,) = ax.plot(epochs, losses, **({"label": self.name} | line_kwargs))
+        options = {"label": self.name, "marker": "o", "markersize": 4} | line_kwargs
+        (line,) = ax.plot(epochs, losses, **options)
         ax.set_yscale("log")
         ax.set(xlabel="epoch", ylabel="training loss")
-        self.score_ax_ = score_ax
+        ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+        self.score_ax_, lines = score_ax, ax.get_lines()
         if self.validation_scores is not None:
             if score_ax is None:
                 self.score_ax_ = ax.twinx()
-            self.score_ax_.plot(
-                epochs, self.validation_scores, linestyle="--", color=line.get_color()
+            options = {"linestyle": "--", "marker": "o", "markersize": 4}
+            (scores,) = self.score_ax_.plot(
+                epochs, self.validation_scores, color=line.get_color(), **options
             )
+            scores.set_label(f"{line.get_label()}, score")
             self.score_ax_.set_ylabel("validation score (dashed)")
+        if self.score_ax_ is not None:
+            lines = [*lines, *self.score_ax_.get_lines()]
         if line.get_label() and not line.get_label().startswith("_"):
-            ax.legend()
+            # Losses fall and scores rise: both leave room at the right.
+            above = ax if self.score_ax_ is None else self.score_ax_
+            place = "best" if above is ax else "center right"
+            above.legend(handles=lines, loc=place)
         return self
 
 
 @_display
 class RegularizationPathDisplay:
     """Validation error along a path of models, and the one that was chosen.
+
+    The chosen penalty is the largest whose error equals the least one within noise, so
+    that it lies at the right end of a flat valley, which is shaded.
 
     It is recommended to use `from_estimator`; all parameters are stored as attributes.
 
@@ -383,8 +404,20 @@ class RegularizationPathDisplay:
         chosen = f"{self.chosen:.3g}" if self.parameter == "alpha" else str(self.chosen)
         label = f"{self.name}: {chosen}" if self.name else chosen
         (line,) = ax.plot(self.values, self.errors, **({"label": label} | line_kwargs))
-        ax.axvline(self.chosen, color=line.get_color(), linestyle=":")
-        values = np.asarray(self.values)
+        color = line.get_color()
+        ax.axvline(self.chosen, color=color, linestyle=":")
+        values, errors = np.asarray(self.values), np.asarray(self.errors)
+        error = errors[np.argmin(np.abs(values - self.chosen))]
+        ax.scatter([self.chosen], [error], color=color, zorder=3)
+        if self.parameter == "alpha":
+            equal = values[errors <= error]
+            if len(equal) > 1:
+                options = {"color": color, "alpha": 0.1}
+                ends = equal.min(), equal.max()
+                ax.axvspan(*ends, label="equal within noise", **options)
+        sound = errors[np.isfinite(errors)]
+        if sound.min(initial=np.inf) > 0 and sound.max() > 10 * sound.min():
+            ax.set_yscale("log")
         if (values > 0).all():
             ax.set_xscale("log")
         else:  # 0 iterations, or lambda = 0

@@ -22,10 +22,10 @@ def estimate(
 ) -> Plan:
     """Estimate what a fit of an estimator would take on this machine.
 
-    Nothing is fitted. The sizes, and with the memory that is free now whether to keep a
-    kernel matrix, are what a fit would choose; the rates of this machine are measured
-    once per process, in up to 0.3 s. A fit takes less time if early stopping or a
-    tolerance ends it.
+    Nothing is fitted. The sizes are those that a fit would choose; whether it would
+    keep a kernel matrix depends on the memory that is free now. The rates of this
+    machine are measured once per process, in up to 0.3 s. A fit takes less time if
+    early stopping or a tolerance ends it.
 
     Parameters
     ----------

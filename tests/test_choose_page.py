@@ -1,5 +1,7 @@
 """The table of the estimators' abilities says what they can do."""
 
+import ast
+import inspect
 import re
 from pathlib import Path
 
@@ -23,6 +25,28 @@ def rows():
     lines = re.split(r"\n   \* - ", table[0])[1:]
     cells = [re.split(r"\n     - ", line.strip()) for line in lines]
     return {name.strip("`"): rest for name, *rest in cells}
+
+
+def test_defaults_that_differ():
+    table = PAGE[PAGE.index("Defaults that differ") :].split("How long a fit")[0]
+    listed = {}
+    for row in re.split(r"\n   \* - ", table)[2:]:
+        parameter, default, classes, _ = re.split(r"\n     - ", row)
+        for name in re.findall(r"``(\w+)\*?``", classes):
+            listed[parameter.strip("`"), name] = ast.literal_eval(default.strip("`"))
+    found = {}
+    for name in NAMES:
+        if not name.endswith("Classifier"):
+            signature = inspect.signature(getattr(eigenkern, name))
+            for parameter, value in signature.parameters.items():
+                family = name.removesuffix("Regressor")
+                found.setdefault(parameter, {})[family] = value.default
+    assert listed == {
+        (parameter, family): value
+        for parameter, values in found.items()
+        if len(set(values.values())) > 1
+        for family, value in values.items()
+    }
 
 
 def test_table_of_all_classes():

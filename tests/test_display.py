@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -60,6 +61,55 @@ def test_convergence(model):
     assert (line.get_label(), line.get_color()) == ("ours", "red")
     (scores,) = display.score_ax_.get_lines()
     assert_array_equal(scores.get_ydata(), model.validation_scores_)
+
+
+def test_epochs_are_counted_whole_and_explained(model):
+    display = ConvergenceDisplay.from_estimator(model, name="ours")
+    display.figure_.canvas.draw()
+    ticks = display.ax_.get_xticks()
+    assert_array_equal(ticks, np.round(ticks))
+    assert display.ax_.get_lines()[0].get_marker() == "o"
+    texts = [text.get_text() for text in display.score_ax_.get_legend().get_texts()]
+    assert texts == ["ours", "ours, score"]
+
+
+def test_a_direct_solution_is_a_point_that_says_so():
+    model = EigenProRegressor().fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 3.0])
+    display = ConvergenceDisplay.from_estimator(model)
+    display.figure_.canvas.draw()
+    (line,) = display.ax_.get_lines()
+    assert_array_equal(line.get_xydata(), [[1.0, *model.loss_curve_]])
+    assert line.get_marker() == "o"
+    assert line.get_label() == "EigenProRegressor, solved directly"
+    low, high = display.ax_.get_xlim()
+    assert [x for x in display.ax_.get_xticks() if low <= x <= high] == [1.0]
+
+
+def test_labels_of_the_spectrum_do_not_collide(model):
+    ax = SpectrumDisplay.from_estimator(model).ax_
+    ax.figure.canvas.draw()
+    assert set(ax.get_xticks()) <= set(model.tuning_results_["n_components"])
+    assert ax.get_xticks()[-1] == model.tuning_results_["n_components"][-1]
+    boxes = [label.get_window_extent() for label in ax.get_xticklabels()]
+    assert all(one.x1 < other.x0 for one, other in pairwise(boxes))
+
+
+def test_the_flat_valley_of_a_path_is_shaded():
+    display = RegularizationPathDisplay(
+        values=[1e-3, 1e-2, 1e-1, 1.0],
+        errors=[2.0, 1.999, 2.001, 90.0],
+        chosen=1e-1,
+        parameter="alpha",
+    ).plot()
+    (point,) = display.ax_.collections
+    assert_array_equal(point.get_offsets(), [[1e-1, 2.001]])
+    (shaded,) = display.ax_.patches
+    assert shaded.get_x() == 1e-3 and shaded.get_width() == pytest.approx(0.099)
+    assert display.ax_.get_yscale() == "log"
+    display = RegularizationPathDisplay(
+        values=[1, 2, 4], errors=[9.0, 1.0, 2.0], chosen=2, parameter="iterations"
+    ).plot()
+    assert not display.ax_.patches and display.ax_.get_yscale() == "linear"
 
 
 def test_axes_are_shared(model):

@@ -78,6 +78,18 @@ def test_docstrings_name_the_parameters_and_their_defaults(name):
             assert default == repr(value.default)
 
 
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_parameters_for_experts_come_last(name):
+    doc = NumpyDocString(inspect.getdoc(ESTIMATORS[name]))
+    text = " ".join(doc["Extended Summary"])
+    experts = re.search(r"The parameters from `(\w+)` on are for experts", text)
+    names = list(inspect.signature(ESTIMATORS[name]).parameters)
+    if len(names) > 15 and "Nystrom" not in name:
+        assert names[names.index(experts[1]) - 1] == "verbose"
+    else:
+        assert experts is None and names[-1] in ("verbose", "random_state")
+
+
 # Parameters that a classifier describes differently from its regressor.
 OF_CLASSIFIERS = {
     "estimator": "a classifier in place of a regressor",

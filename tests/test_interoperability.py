@@ -295,11 +295,19 @@ def test_html_shows_what_was_chosen(regression):
 
 
 def test_lines_of_progress_in_a_notebook(regression, capsys):
-    """Without a terminal: one line per epoch, and nothing that moves the cursor."""
+    """Without a terminal: whole lines, and nothing that moves the cursor."""
     DSGRegressor(max_iter=3, verbose=1).fit(*regression[:2])
     out = capsys.readouterr().out
     assert "\r" not in out
-    assert [line.split()[3] for line in out.splitlines()] == ["1/3", "2/3", "3/3"]
+    *setup, one, two, three = out.splitlines()
+    assert [line.split("  ")[0] for line in setup] == [
+        "DSGRegressor: setting up the kernel",
+        "DSGRegressor: choosing the penalty",
+        "DSGRegressor: choosing the step",
+    ]
+    assert [line.split()[3] for line in (one, two, three)] == ["1/3", "2/3", "3/3"]
+    DSGRegressor(verbose=1).partial_fit(*regression[:2])
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

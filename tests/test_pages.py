@@ -34,6 +34,14 @@ def program(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_code_fits_a_page(page):
+    """A page of 1280 pixels shows 72 columns of code."""
+    for block in BLOCK.finditer(page.read_text(encoding="utf-8")):
+        lines = textwrap.dedent(block["code"]).splitlines()
+        assert [line for line in lines if len(line) > 72] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_code_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "agg")

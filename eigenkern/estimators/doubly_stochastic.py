@@ -188,6 +188,7 @@ class _DoublyStochastic(Streaming, Model):
 
     def _prepared(self, data, rows, held_out, plan, start=None):
         """Return problem, solver and what was chosen; with a start, it goes on."""
+        self._say("setting up the kernel")
         problem = FourierProblem(
             data,
             rows,
@@ -203,8 +204,10 @@ class _DoublyStochastic(Streaming, Model):
         if start is None:
             alpha = self._alpha
             if plan.n_ridge_rows:
+                self._say("choosing the penalty")
                 alpha = problem.auto_alpha(data, rows, plan.n_ridge_rows)
             sizes = {"block_size_": plan.block_size, "batch_size_": plan.batch_size}
+            self._say("choosing the step")
             chosen = sizes | {"alpha_": alpha} | self._steps(problem, plan, alpha)
             expansion, n_halvings = problem.initial_coef(), 0
         else:
@@ -285,7 +288,8 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     Every step takes a batch of rows and a block of random Fourier features of the
     kernel, which are drawn again from a seed whenever they are needed. So the model is
     only its coefficients, its size does not grow with the number of rows, and no number
-    of features fixed in advance limits its accuracy.
+    of features fixed in advance limits its accuracy. The parameters from `algorithm` on
+    are for experts.
 
     Parameters
     ----------
@@ -298,16 +302,11 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
-        at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the least exact
-        leave-one-out error of kernel ridge regression on 300 rows, with the given
-        penalty or the best; among those equally good within noise, the nearest to the
-        median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
+        at random. "auto": 1/4, 1/2, ..., or 16 times that, whichever has the least
+        exact leave-one-out error in kernel ridge regression on 300 rows, with the given
+        penalty or the best; if several are equally good within noise, the nearest to
+        the median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
         radial kernels.
-    algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
-        Which block of features a step changes. "dsg": always a new one. "udsg": new or
-        old ones, as `n_old` says, which makes smaller models. "cdsg": an old one if the
-        paper's check finds one that allows a longer step than a new one, which is rare
-        if a batch holds all rows.
     loss : {"squared_error", "huber", "epsilon_insensitive", "pinball"}, \
             default="squared_error"
         Loss to minimize: "squared_error" predicts means, "huber" and
@@ -323,7 +322,8 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         without crossing; y must then be one-dimensional. Unless `alpha` is a number,
         rows are held out for the quantiles, as with ``early_stopping=True``: without
         them the quantiles overfit the training rows, and less than a fraction q of new
-        rows falls below.
+        rows falls below. With m held-out rows this fraction is off by about
+        (q (1 - q) / m)^1/2: raise `validation_fraction` if there are few rows.
     alpha : float or "auto", default="auto"
         Strength of the penalty: raise it if targets are noisy. It is lambda in
         ``lambda / 2 |f|^2``, added to the mean loss; with the squared loss the same as
@@ -331,6 +331,25 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         ridge regression on a quarter of the rows, at most 4000, times the curvature of
         the loss at its constant, but at least 1e-6; and 1e-6 in `partial_fit`, or if
         rows are held out.
+    max_iter : int, default=100
+        Maximum number of epochs: more fit the training rows more closely. An epoch is
+        one pass over the rows, or several if it would have fewer than 32 steps.
+    early_stopping : bool, default=False
+        Whether to hold out rows, score them every epoch, stop when the score no longer
+        improves, and keep the best epoch's coefficients. This, too, keeps the model
+        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
+    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
+        Where to compute. "auto": where X lives. Otherwise X is copied there.
+    random_state : int, RandomState instance or None, default=None
+        Controls what is drawn at random: frequencies, order of the rows, old blocks,
+        validation split. Pass an int for reproducible results.
+    verbose : int, default=0
+        1 shows a line for each stage of a fit, and the loss, score and time of epochs.
+    algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
+        Which block of features a step changes. "dsg": always a new one. "udsg": new or
+        old ones, as `n_old` says, which makes smaller models. "cdsg": an old one if the
+        paper's check finds one that allows a longer step than a new one, which is rare
+        if a batch holds all rows.
     block_size : int or "auto", default="auto"
         Random frequencies per block, each a cosine and a sine: F in the papers. A step
         changes one block, but the first steps of `fit` up to 8192 frequencies; larger
@@ -356,17 +375,10 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     max_features : int or None, default=None
         Largest size of the model, in frequencies: once it is reached, steps change old
         blocks only. None: no limit.
-    max_iter : int, default=100
-        Maximum number of epochs: more fit the training rows more closely. An epoch is
-        one pass over the rows, or several if it would have fewer than 32 steps.
     tol : float, default=1e-4
         Stop when the training loss, as a fraction of the first epoch's (with early
         stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
         epochs.
-    early_stopping : bool, default=False
-        Whether to hold out rows, score them every epoch, stop when the score no longer
-        improves, and keep the best epoch's coefficients. This, too, keeps the model
-        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out. They are lost to the fit, so the default is
         less than the 0.2 of `NystromRegressor`, which is refitted to all rows.
@@ -377,13 +389,6 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         not evaluated again, and for up to 256 MB of frequencies. "auto": half of the
         memory, and the frequencies that the free memory allows. 0: the algorithms of
         the papers, which evaluate all blocks in each step.
-    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
-        Where to compute. "auto": where X lives. Otherwise X is copied there.
-    random_state : int, RandomState instance or None, default=None
-        Controls what is drawn at random: frequencies, order of the rows, old blocks,
-        validation split. Pass an int for reproducible results.
-    verbose : int, default=0
-        1 shows a line of progress: epoch, loss, score, time.
 
     Attributes
     ----------
@@ -494,26 +499,26 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         kernel: str | Kernel = "laplacian",
         *,
         bandwidth: float | str = "auto",
-        algorithm: str = "udsg",
         loss: str = "squared_error",
         epsilon: float = 0.1,
         quantile: float | Sequence[float] = 0.5,
         alpha: float | str = "auto",
+        max_iter: int = 100,
+        early_stopping: bool = False,
+        device: str = "auto",
+        random_state: RandomState = None,
+        verbose: int | bool = 0,
+        algorithm: str = "udsg",
         block_size: int | str = "auto",
         batch_size: int | str = "auto",
         n_new: int = 1,
         n_old: int | str = "auto",
         step_size: float | str | tuple[str, float] = "auto",
         max_features: int | None = None,
-        max_iter: int = 100,
         tol: float = 1e-4,
-        early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 3,
         cache_size: float | str = "auto",
-        device: str = "auto",
-        random_state: RandomState = None,
-        verbose: int | bool = 0,
     ) -> None:
         keep_parameters(self, locals())
 
@@ -645,7 +650,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
 
     Kernel logistic regression, a kernel support vector machine or least squares, whose
     memory does not grow with the number of rows. The algorithm is that of
-    `DSGRegressor`.
+    `DSGRegressor`. The parameters from `algorithm` on are for experts.
 
     Parameters
     ----------
@@ -658,16 +663,11 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
-        at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the least exact
-        leave-one-out error of kernel ridge regression on 300 rows, with the given
-        penalty or the best; among those equally good within noise, the nearest to the
-        median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
+        at random. "auto": 1/4, 1/2, ..., or 16 times that, whichever has the least
+        exact leave-one-out error in kernel ridge regression on 300 rows, with the given
+        penalty or the best; if several are equally good within noise, the nearest to
+        the median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
         radial kernels.
-    algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
-        Which block of features a step changes. "dsg": always a new one. "udsg": new or
-        old ones, as `n_old` says, which makes smaller models. "cdsg": an old one if the
-        paper's check finds one that allows a longer step than a new one, which is rare
-        if a batch holds all rows.
     loss : {"log_loss", "hinge", "squared_error"}, default="log_loss"
         Loss to minimize. "log_loss": logistic regression, multinomial for more than two
         classes; gives `predict_proba`. "hinge": a support vector machine, one class
@@ -679,6 +679,28 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         ridge regression on a quarter of the rows, at most 4000, times the curvature of
         the loss at its constant, but at least 1e-6; and 1e-6 in `partial_fit`, or if
         rows are held out.
+    max_iter : int, default=100
+        Maximum number of epochs: more fit the training rows more closely. An epoch is
+        one pass over the rows, or several if it would have fewer than 32 steps.
+    early_stopping : bool, default=False
+        Whether to hold out rows, score them every epoch, stop when the score no longer
+        improves, and keep the best epoch's coefficients. This, too, keeps the model
+        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes, multiplied by `sample_weight`. In `partial_fit`,
+        "balanced" refers to each piece.
+    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
+        Where to compute. "auto": where X lives. Otherwise X is copied there.
+    random_state : int, RandomState instance or None, default=None
+        Controls what is drawn at random: frequencies, order of the rows, old blocks,
+        validation split. Pass an int for reproducible results.
+    verbose : int, default=0
+        1 shows a line for each stage of a fit, and the loss, score and time of epochs.
+    algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
+        Which block of features a step changes. "dsg": always a new one. "udsg": new or
+        old ones, as `n_old` says, which makes smaller models. "cdsg": an old one if the
+        paper's check finds one that allows a longer step than a new one, which is rare
+        if a batch holds all rows.
     block_size : int or "auto", default="auto"
         Random frequencies per block, each a cosine and a sine: F in the papers. A step
         changes one block, but the first steps of `fit` up to 8192 frequencies; larger
@@ -704,38 +726,21 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
     max_features : int or None, default=None
         Largest size of the model, in frequencies: once it is reached, steps change old
         blocks only. None: no limit.
-    max_iter : int, default=100
-        Maximum number of epochs: more fit the training rows more closely. An epoch is
-        one pass over the rows, or several if it would have fewer than 32 steps.
     tol : float, default=1e-4
         Stop when the training loss, as a fraction of the first epoch's (with early
         stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
         epochs.
-    early_stopping : bool, default=False
-        Whether to hold out rows, score them every epoch, stop when the score no longer
-        improves, and keep the best epoch's coefficients. This, too, keeps the model
-        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out, the same from every class. They are lost to
         the fit, so the default is less than the 0.2 of `NystromClassifier`, which is
         refitted to all rows.
     n_iter_no_change : int, default=3
         Number of epochs without improvement before stopping.
-    class_weight : dict, "balanced" or None, default=None
-        Weights of the classes, multiplied by `sample_weight`. In `partial_fit`,
-        "balanced" refers to each piece.
     cache_size : float or "auto", default="auto"
         MB for running values of f on the training rows, so that unchanged blocks are
         not evaluated again, and for up to 256 MB of frequencies. "auto": half of the
         memory, and the frequencies that the free memory allows. 0: the algorithms of
         the papers, which evaluate all blocks in each step.
-    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
-        Where to compute. "auto": where X lives. Otherwise X is copied there.
-    random_state : int, RandomState instance or None, default=None
-        Controls what is drawn at random: frequencies, order of the rows, old blocks,
-        validation split. Pass an int for reproducible results.
-    verbose : int, default=0
-        1 shows a line of progress: epoch, loss, score, time.
 
     Attributes
     ----------
@@ -836,25 +841,25 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         kernel: str | Kernel = "laplacian",
         *,
         bandwidth: float | str = "auto",
-        algorithm: str = "udsg",
         loss: str = "log_loss",
         alpha: float | str = "auto",
+        max_iter: int = 100,
+        early_stopping: bool = False,
+        class_weight: Mapping[Any, float] | str | None = None,
+        device: str = "auto",
+        random_state: RandomState = None,
+        verbose: int | bool = 0,
+        algorithm: str = "udsg",
         block_size: int | str = "auto",
         batch_size: int | str = "auto",
         n_new: int = 1,
         n_old: int | str = "auto",
         step_size: float | str | tuple[str, float] = "auto",
         max_features: int | None = None,
-        max_iter: int = 100,
         tol: float = 1e-4,
-        early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 3,
-        class_weight: Mapping[Any, float] | str | None = None,
         cache_size: float | str = "auto",
-        device: str = "auto",
-        random_state: RandomState = None,
-        verbose: int | bool = 0,
     ) -> None:
         keep_parameters(self, locals())
 

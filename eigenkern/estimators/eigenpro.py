@@ -77,6 +77,11 @@ class _EigenPro(Streaming, KernelModel):
         n_centers: int | None = None,
         centers: str | ArrayLike = "uniform",
         alpha: float | str = "auto",
+        max_iter: int = 20,
+        early_stopping: bool = False,
+        device: Device = "auto",
+        random_state: RandomState = None,
+        verbose: int | bool = 0,
         algorithm: str = "auto",
         n_components: int | str = "auto",
         subsample_size: int | str = "auto",
@@ -84,16 +89,11 @@ class _EigenPro(Streaming, KernelModel):
         batch_size: int | str = "auto",
         step_size: float | str = "auto",
         damping: float = 1.0,
-        max_iter: int = 20,
         tol: float = 1e-4,
-        early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 3,
         warm_start: bool = False,
         cache_size: float | str = "auto",
-        device: Device = "auto",
-        random_state: RandomState = None,
-        verbose: int | bool = 0,
     ) -> None:
         keep_parameters(self, locals())
 
@@ -308,7 +308,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     training rows; `alpha` regularizes. A spectral preconditioner, computed on
     a subsample, lets large batches take large steps; the step is measured on up to 4000
     rows, and a guard halves it if the iteration still diverges. An epoch costs n^2 (d +
-    l) multiply-adds, or n^2 l if the kernel matrix fits in memory.
+    l) multiply-adds, or n^2 l if the kernel matrix fits in memory. The parameters from
+    `algorithm` on are for experts.
 
     Parameters
     ----------
@@ -322,16 +323,16 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
-        at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the least exact
-        leave-one-out error of kernel ridge regression on 300 rows, with the given
-        penalty or the best; among those equally good within noise, the nearest to the
-        median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
+        at random. "auto": 1/4, 1/2, ..., or 16 times that, whichever has the least
+        exact leave-one-out error in kernel ridge regression on 300 rows, with the given
+        penalty or the best; if several are equally good within noise, the nearest to
+        the median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
         radial kernels.
     n_centers : int, default=None
-        Number p of centers, for a model that does not grow with the rows: more are more
-        accurate and slower. If there are fewer distinct rows, all become centers, with
-        a warning; the first piece of a stream must have enough. None: every training
-        row is a center (a kernel machine), or as many as `centers` has.
+        Number p of centers, for a model that does not grow with the rows: more centers
+        make it more accurate, and slower. If there are fewer distinct rows, all become
+        centers, with a warning; the first piece of a stream must have enough. None:
+        every training row is a center (a kernel machine), or as many as `centers` has.
     centers : {"uniform", "kmeans", "leverage_scores", "rpcholesky"} or array of shape \
             (n_centers, n_features), default="uniform"
         How to choose the centers, see `eigenkern.centers`, or the centers themselves,
@@ -344,6 +345,20 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         quarter of the rows, at most 4000, or by leave-one-out on up to 1000; but 0 if
         ``early_stopping=True``, with "eigenpro3-exact", and for data in pieces. 0: as
         in the papers, only the number of epochs regularizes.
+    max_iter : int, default=20
+        Maximum number of epochs: more fit the training rows more closely.
+    early_stopping : bool, default=False
+        Whether to hold out rows, score them every epoch, stop when the score no longer
+        improves, and keep the best epoch's coefficients. This, too, keeps the model
+        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
+    device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
+        Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
+        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over them.
+    random_state : int, RandomState instance or None, default=None
+        Controls what is drawn at random: order of the rows, subsample, validation
+        split. Pass an int for reproducible results.
+    verbose : int, default=0
+        1 shows a line for each stage of a fit, and the loss, score and time of epochs.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
@@ -373,7 +388,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         `RandomFourierFeatures`): more allow longer steps and cost more. 0 is plain
         mini-batch gradient descent. Eigenvectors lost to rounding are left out.
     subsample_size : int or "auto", default="auto"
-        Number of rows to compute the eigenvectors from, s: more are more accurate.
+        Number of rows to compute the eigenvectors from, s: more make them more exact.
         "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000. Time
         grows as s^3. In a model on centers: how many centers carry the preconditioner,
         at most 2000 or 4000.
@@ -396,16 +411,10 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     damping : float in (0, 1], default=1.0
         How far to reduce the q largest eigenvalues: 1 reduces them to the next one, and
         less reduces them further, which regularizes. This is tau in the paper.
-    max_iter : int, default=20
-        Maximum number of epochs: more fit the training rows more closely.
     tol : float, default=1e-4
         Stop when the training loss, as a fraction of the first epoch's (with early
         stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
         epochs.
-    early_stopping : bool, default=False
-        Whether to hold out rows, score them every epoch, stop when the score no longer
-        improves, and keep the best epoch's coefficients. This, too, keeps the model
-        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out. They are lost to the fit, so the default is
         less than the 0.2 of `NystromRegressor`, which is refitted to all rows.
@@ -420,14 +429,6 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         every epoch; half the matrix of a kernel machine suffices. "auto": what fits, if
         keeping it is faster. 0: none. A model on centers uses a Cholesky factor if
         twice its 8 p^2 bytes fit this limit, in addition to the kernel matrix.
-    device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
-        Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
-        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over them.
-    random_state : int, RandomState instance or None, default=None
-        Controls what is drawn at random: order of the rows, subsample, validation
-        split. Pass an int for reproducible results.
-    verbose : int, default=0
-        1 shows a line of progress: epoch, loss, score, time.
 
     Attributes
     ----------
@@ -573,8 +574,9 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
 class EigenProClassifier(ClassificationTargets, _EigenPro):
     """Kernel classification by EigenPro: preconditioned stochastic gradient descent.
 
-    Least squares on -1 and +1 for two classes, on one column per class for more; the
-    sign or largest column decides. The algorithm is that of `EigenProRegressor`.
+    Least squares: two classes are targets -1 and +1, and the sign decides; more classes
+    have a column each, and the largest value decides. The algorithm is that of
+    `EigenProRegressor`. The parameters from `algorithm` on are for experts.
 
     Parameters
     ----------
@@ -588,16 +590,16 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
-        at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the least exact
-        leave-one-out error of kernel ridge regression on 300 rows, with the given
-        penalty or the best; among those equally good within noise, the nearest to the
-        median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
+        at random. "auto": 1/4, 1/2, ..., or 16 times that, whichever has the least
+        exact leave-one-out error in kernel ridge regression on 300 rows, with the given
+        penalty or the best; if several are equally good within noise, the nearest to
+        the median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
         radial kernels.
     n_centers : int, default=None
-        Number p of centers, for a model that does not grow with the rows: more are more
-        accurate and slower. If there are fewer distinct rows, all become centers, with
-        a warning; the first piece of a stream must have enough. None: every training
-        row is a center (a kernel machine), or as many as `centers` has.
+        Number p of centers, for a model that does not grow with the rows: more centers
+        make it more accurate, and slower. If there are fewer distinct rows, all become
+        centers, with a warning; the first piece of a stream must have enough. None:
+        every training row is a center (a kernel machine), or as many as `centers` has.
     centers : {"uniform", "kmeans", "leverage_scores", "rpcholesky"} or array of shape \
             (n_centers, n_features), default="uniform"
         How to choose the centers, see `eigenkern.centers`, or the centers themselves,
@@ -610,6 +612,22 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         quarter of the rows, at most 4000, or by leave-one-out on up to 1000; but 0 if
         ``early_stopping=True``, with "eigenpro3-exact", and for data in pieces. 0: as
         in the papers, only the number of epochs regularizes.
+    max_iter : int, default=20
+        Maximum number of epochs: more fit the training rows more closely.
+    early_stopping : bool, default=False
+        Whether to hold out rows, score them every epoch, stop when the score no longer
+        improves, and keep the best epoch's coefficients. This, too, keeps the model
+        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes, multiplied by `sample_weight`.
+    device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
+        Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
+        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over them.
+    random_state : int, RandomState instance or None, default=None
+        Controls what is drawn at random: order of the rows, subsample, validation
+        split. Pass an int for reproducible results.
+    verbose : int, default=0
+        1 shows a line for each stage of a fit, and the loss, score and time of epochs.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
@@ -639,7 +657,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         `RandomFourierFeatures`): more allow longer steps and cost more. 0 is plain
         mini-batch gradient descent. Eigenvectors lost to rounding are left out.
     subsample_size : int or "auto", default="auto"
-        Number of rows to compute the eigenvectors from, s: more are more accurate.
+        Number of rows to compute the eigenvectors from, s: more make them more exact.
         "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000. Time
         grows as s^3. In a model on centers: how many centers carry the preconditioner,
         at most 2000 or 4000.
@@ -662,16 +680,10 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     damping : float in (0, 1], default=1.0
         How far to reduce the q largest eigenvalues: 1 reduces them to the next one, and
         less reduces them further, which regularizes. This is tau in the paper.
-    max_iter : int, default=20
-        Maximum number of epochs: more fit the training rows more closely.
     tol : float, default=1e-4
         Stop when the training loss, as a fraction of the first epoch's (with early
         stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
         epochs.
-    early_stopping : bool, default=False
-        Whether to hold out rows, score them every epoch, stop when the score no longer
-        improves, and keep the best epoch's coefficients. This, too, keeps the model
-        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out, the same from every class. They are lost to
         the fit, so the default is less than the 0.2 of `NystromClassifier`, which is
@@ -682,21 +694,11 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         Continue from the coefficients of the previous fit, with its centers or, in a
         kernel machine, the same X; the step is measured again. Pass an int as
         `random_state` to keep the median bandwidth and the held-out rows.
-    class_weight : dict, "balanced" or None, default=None
-        Weights of the classes, multiplied by `sample_weight`.
     cache_size : float or "auto", default="auto"
         MB of kernel matrix to keep in memory, so that it is computed once instead of
         every epoch; half the matrix of a kernel machine suffices. "auto": what fits, if
         keeping it is faster. 0: none. A model on centers uses a Cholesky factor if
         twice its 8 p^2 bytes fit this limit, in addition to the kernel matrix.
-    device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
-        Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
-        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over them.
-    random_state : int, RandomState instance or None, default=None
-        Controls what is drawn at random: order of the rows, subsample, validation
-        split. Pass an int for reproducible results.
-    verbose : int, default=0
-        1 shows a line of progress: epoch, loss, score, time.
 
     Attributes
     ----------
@@ -806,6 +808,12 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         n_centers: int | None = None,
         centers: str | ArrayLike = "uniform",
         alpha: float | str = "auto",
+        max_iter: int = 20,
+        early_stopping: bool = False,
+        class_weight: Mapping[Any, float] | str | None = None,
+        device: Device = "auto",
+        random_state: RandomState = None,
+        verbose: int | bool = 0,
         algorithm: str = "auto",
         n_components: int | str = "auto",
         subsample_size: int | str = "auto",
@@ -813,17 +821,11 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         batch_size: int | str = "auto",
         step_size: float | str = "auto",
         damping: float = 1.0,
-        max_iter: int = 20,
         tol: float = 1e-4,
-        early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 3,
         warm_start: bool = False,
-        class_weight: Mapping[Any, float] | str | None = None,
         cache_size: float | str = "auto",
-        device: Device = "auto",
-        random_state: RandomState = None,
-        verbose: int | bool = 0,
     ) -> None:
         keep_parameters(self, locals())
 

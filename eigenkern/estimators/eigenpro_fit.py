@@ -96,6 +96,8 @@ class Basis:
     """
 
     rule = EpochRule
+    #: What `_problem` sets up, as text.
+    parts = "the kernel"
 
     def __init__(self, model, merged, held_out):
         self.model, self.merged, self.held_out = model, merged, held_out
@@ -126,10 +128,15 @@ def prepared(kind, model, data, train, held_out, *, fewest, direct=True):
         part = n_to_calibrate(len(train)) / len(train)
         train, held_out = hold_out(data, train, part, fewest=0, in_given_order=True)
         merged = data.merged(train, fewest=fewest)
+    model._say(f"setting up {kind.parts}")
     basis = kind(model, merged, held_out)
+    if chooses_penalty(model):
+        model._say("choosing the penalty")
     ridge = basis.ridge()
-    plan = basis.plan(ridge, direct=direct)
-    found = basis.solved(ridge) if plan.method == "direct" else None
+    plan, found = basis.plan(ridge, direct=direct), None
+    if plan.method == "direct":
+        model._say(f"solving for {len(merged.rows)} rows directly")
+        found = basis.solved(ridge)
     if found is not None:
         return _solution(basis.problem, *found)
     if holds_out and direct:
@@ -139,6 +146,7 @@ def prepared(kind, model, data, train, held_out, *, fewest, direct=True):
     start = start_of(model, basis.problem)
     if start is None:
         start = basis.problem.initial_coef()
+    model._say("choosing preconditioner, batch and step")
     solver = basis.epochs(plan, ridge, start)
     given = model, basis.problem, basis.merged.data, held_out
     rule = basis.rule(*given, start=start, scored=not holds_out)
@@ -257,10 +265,10 @@ class OnRows(Basis):
             problem = problem.penalized(ridge)
         all_rows = model.algorithm == "eigenpro1"
         if plan.first:
-            problem = problem.cached(model.cache_size, plan.kept)
+            problem = self._kept(problem, plan)
         tuning = _tuned(self, problem.operator, plan.sizes, of_all_rows=all_rows)
         if not plan.first:
-            problem = problem.cached(model.cache_size, plan.kept)
+            problem = self._kept(problem, plan)
         self.problem, P, row_steps = problem, tuning.preconditioner, None
         if tuning.largest_entry is not None:
             largest = tuning.largest_entry
@@ -284,6 +292,13 @@ class OnRows(Basis):
             row_steps=row_steps,
         )
 
+    def _kept(self, problem, plan):
+        """Return the problem with the matrices in memory that a plan keeps."""
+        megabytes = sum(size or 0 for size in plan.kept) / 1e6
+        if megabytes:
+            self.model._say(f"computing the kernel matrix, {megabytes:.0f} MB")
+        return problem.cached(self.model.cache_size, plan.kept)
+
 
 class ProjectedRule(EpochRule):
     """The rule of epochs that also warns if projections were inaccurate."""
@@ -297,7 +312,7 @@ class ProjectedRule(EpochRule):
 class OnCenters(Basis):
     """A model has centers of its own: EigenPro 3 and 4, or normal equations."""
 
-    rule = ProjectedRule
+    rule, parts = ProjectedRule, "kernel and centers"
 
     def _problem(self):
         problem = _chosen_problem(
@@ -367,6 +382,8 @@ class OnCenters(Basis):
         n, alpha = problem.n_rows, ridge / problem.n_rows
         learner = Learner.make(model, problem, plan, alpha, start, n_rows=n)
         if plan.kept:
+            p = problem.center_matrix.shape[0]
+            model._say(f"computing the kernel matrix of {n} rows and {p} centers")
             self.problem = problem = problem.kept(model.cache_size)
         self.chosen = learner.chosen_attributes() | {
             "algorithm_": chosen_algorithm(model),

@@ -137,6 +137,7 @@ class _FalkonLike(KernelModel):
             if is_auto(self.alpha):  # with less, the iteration does not converge
                 alpha = max(alpha, 1e-8 * problem.kernel_size)
             problem.iterates(alpha)
+            self._say("computing preconditioner and kernel matrix")
             L, weights = problem.whitening.L, problem.weights_of_centers()
             preconditioner = TwoCholesky.of(L, alpha, weights)
             (matrix,), megabytes = problem.matrices
@@ -149,6 +150,7 @@ class _FalkonLike(KernelModel):
         chosen["n_centers_"] = problem.n_coefs
         name = type(self).__name__
         rule = ResidualRule(name, problem, self.max_iter, self.tol, hold_out)
+        rule.direct = plan.method != "iterations"
         return problem, solver, chosen, rule
 
     def _direct(self, problem, alpha):
@@ -156,6 +158,7 @@ class _FalkonLike(KernelModel):
 
         The preconditioner would be the inverse, at the cost of two Cholesky factors.
         """
+        self._say(f"solving for {len(problem.train.index)} rows directly")
         b, factor = ridge_coef(self, problem.everything, alpha)
         left_out = problem.left_out(alpha, factor) if problem.calibrates else None
         del factor
@@ -290,7 +293,7 @@ class ResidualRule(Rule):
 
 
 class ResidualLines:
-    """A line for every iteration, for ``verbose=1``."""
+    """A line for every iteration, or a direct solution, for ``verbose=1``."""
 
     def __init__(self, name):
         self._name = name
@@ -300,7 +303,8 @@ class ResidualLines:
 
     def update(self, rule):
         """Show the residual after an iteration."""
-        text = f"iteration {len(rule.losses)}: residual {rule.losses[-1]:.2e}"
+        what = "solved directly" if rule.direct else f"iteration {len(rule.losses)}"
+        text = f"{what}: residual {rule.losses[-1]:.2e}"
         print(f"{self._name}: {text}", flush=True)  # noqa: T201
 
     def close(self):
@@ -327,17 +331,17 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 distinct
-        rows drawn at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the
-        least exact leave-one-out error of kernel ridge regression on 300 distinct rows,
-        with the given penalty or the best; among those equally good within noise, the
-        nearest to the median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() /
-        2)^1/2 for radial kernels.
+        rows drawn at random. "auto": 1/4, 1/2, ..., or 16 times that, whichever has the
+        least exact leave-one-out error in kernel ridge regression on 300 distinct rows,
+        with the given penalty or the best; if several are equally good within noise,
+        the nearest to the median. "scale": as ``SVC(gamma="scale")``, (n_features
+        X.var() / 2)^1/2 for radial kernels.
     n_centers : int, "auto" or None, default="auto"
-        Number m of distinct training rows that become centers: more are more accurate
-        and slower. If there are fewer, all become centers, with a warning. "auto": all
-        rows while that is fast (up to some 16 000 rows on two cores, 11000 for a path),
-        then 5 n^1/2 log n, or as many as a minute and half the memory allow; if
-        `centers` is an array, its rows. None: all rows.
+        Number m of distinct training rows that become centers: more of them make the
+        model more accurate and the fit slower. If there are fewer rows, all become
+        centers, with a warning. "auto": all rows while that is fast (up to some 16 000
+        rows on two cores, 11000 for a path), then 5 n^1/2 log n, or as many as a minute
+        and half the memory allow; if `centers` is an array, its rows. None: all rows.
     centers : str or array, default="uniform"
         How to choose the centers. "uniform": random rows. "rpcholesky": rows by
         randomly pivoted Cholesky, in time n m^2; for unevenly spread data it needs
@@ -441,9 +445,10 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
 class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
     """Kernel ridge classification on centers by preconditioned conjugate gradients.
 
-    Least squares on -1 and +1 for two classes, on one column per class for more; the
-    sign or largest column decides. The algorithm is that of `FalkonLikeRegressor`. With
-    ``loss="log_loss"`` it is logistic regression, by Newton's method.
+    Least squares: two classes are targets -1 and +1, and the sign decides; more classes
+    have a column each, and the largest value decides. The algorithm is that of
+    `FalkonLikeRegressor`. With ``loss="log_loss"`` it is logistic regression, by
+    Newton's method.
 
     Parameters
     ----------
@@ -457,17 +462,17 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 distinct
-        rows drawn at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the
-        least exact leave-one-out error of kernel ridge regression on 300 distinct rows,
-        with the given penalty or the best; among those equally good within noise, the
-        nearest to the median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() /
-        2)^1/2 for radial kernels.
+        rows drawn at random. "auto": 1/4, 1/2, ..., or 16 times that, whichever has the
+        least exact leave-one-out error in kernel ridge regression on 300 distinct rows,
+        with the given penalty or the best; if several are equally good within noise,
+        the nearest to the median. "scale": as ``SVC(gamma="scale")``, (n_features
+        X.var() / 2)^1/2 for radial kernels.
     n_centers : int, "auto" or None, default="auto"
-        Number m of distinct training rows that become centers: more are more accurate
-        and slower. If there are fewer, all become centers, with a warning. "auto": all
-        rows while that is fast (up to some 16 000 rows on two cores, 11000 for a path),
-        then 5 n^1/2 log n, or as many as a minute and half the memory allow; if
-        `centers` is an array, its rows. None: all rows.
+        Number m of distinct training rows that become centers: more of them make the
+        model more accurate and the fit slower. If there are fewer rows, all become
+        centers, with a warning. "auto": all rows while that is fast (up to some 16 000
+        rows on two cores, 11000 for a path), then 5 n^1/2 log n, or as many as a minute
+        and half the memory allow; if `centers` is an array, its rows. None: all rows.
     centers : str or array, default="uniform"
         How to choose the centers. "uniform": random rows. "rpcholesky": rows by
         randomly pivoted Cholesky, in time n m^2; for unevenly spread data it needs

@@ -70,20 +70,20 @@ class _LinearEigenPro(Streaming, Model):
         n_components: int | str = "auto",
         *,
         alpha: float | str = "auto",
+        fit_intercept: bool = True,
+        max_iter: int = 20,
+        early_stopping: bool = False,
+        device: Device = "auto",
+        random_state: RandomState = None,
+        verbose: int | bool = 0,
         subsample_size: int | str = "auto",
         batch_size: int | str = "auto",
         step_size: float | str = "auto",
         damping: float = 0.25,
-        fit_intercept: bool = True,
-        max_iter: int = 20,
         tol: float = 1e-4,
-        early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 3,
         warm_start: bool = False,
-        device: Device = "auto",
-        random_state: RandomState = None,
-        verbose: int | bool = 0,
     ) -> None:
         keep_parameters(self, locals())
 
@@ -315,7 +315,7 @@ class _LinearEigenPro(Streaming, Model):
 class OnFeatures(Basis):
     """Rows of features: linear EigenPro, or one factor of F' F or F F'."""
 
-    _begun = None
+    _begun, parts = None, "the features"
 
     def _problem(self):
         model, merged = self.model, self.merged
@@ -421,7 +421,7 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     the same, least squares with the penalty `alpha`. An epoch costs
     2 n d l multiply-adds, and 2 q d l more for every batch. Directions in which X
     varies by less than 1e-7 of the largest (0.003 in float32) are learned slowly: scale
-    X first.
+    X first. The parameters from `subsample_size` on are for experts.
 
     Parameters
     ----------
@@ -437,8 +437,25 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         quarter of the rows, at most 4000, or by leave-one-out on up to 1200; but 0 if
         ``early_stopping=True`` and in `partial_fit`. 0: as in the paper, only the
         number of epochs regularizes.
+    fit_intercept : bool, default=True
+        Whether the model has an intercept: features and targets are then centered,
+        while a sparse X stays sparse. A column that is constant, or within 10 eps of
+        its first entry, is then ignored by the fit.
+    max_iter : int, default=20
+        Maximum number of epochs: more fit the training rows more closely.
+    early_stopping : bool, default=False
+        Whether to hold out rows, score them every epoch, stop when the score no longer
+        improves, and keep the best epoch's coefficients. This, too, keeps the model
+        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
+    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
+        Where to compute. "auto": where X lives. Otherwise X is copied there.
+    random_state : int, RandomState instance or None, default=None
+        Controls what is drawn at random: order of the rows, eigenvectors, validation
+        split. Pass an int for reproducible results.
+    verbose : int, default=0
+        1 shows a line for each stage of `fit`, and the loss, score and time of epochs.
     subsample_size : int or "auto", default="auto"
-        Number of rows to compute the eigenvectors from, s: more are more accurate.
+        Number of rows to compute the eigenvectors from, s: more make them more exact.
         "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000; with
         fewer features than that, eight rows per feature.
     batch_size : int or "auto", default="auto"
@@ -457,20 +474,10 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         How far to reduce the q largest eigenvalues: 1 reduces them to the next one, and
         less reduces them further, to allow for inexact eigenvectors. This is tau in the
         paper: 1/4 for random features, and 1 for kernels as in `EigenProRegressor`.
-    fit_intercept : bool, default=True
-        Whether the model has an intercept: features and targets are then centered,
-        while a sparse X stays sparse. A column that is constant, or within 10 eps of
-        its first entry, is then ignored by the fit.
-    max_iter : int, default=20
-        Maximum number of epochs: more fit the training rows more closely.
     tol : float, default=1e-4
         Stop when the training loss, as a fraction of the first epoch's (with early
         stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
         epochs.
-    early_stopping : bool, default=False
-        Whether to hold out rows, score them every epoch, stop when the score no longer
-        improves, and keep the best epoch's coefficients. This, too, keeps the model
-        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out. They are lost to the fit, so the default is
         less than the 0.2 of `NystromRegressor`, which is refitted to all rows.
@@ -479,13 +486,6 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     warm_start : bool, default=False
         Continue from the coefficients of the previous fit; preconditioner and step are
         computed again.
-    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
-        Where to compute. "auto": where X lives. Otherwise X is copied there.
-    random_state : int, RandomState instance or None, default=None
-        Controls what is drawn at random: order of the rows, eigenvectors, validation
-        split. Pass an int for reproducible results.
-    verbose : int, default=0
-        1 shows a line of progress in `fit`: epoch, loss, score, time.
 
     Attributes
     ----------
@@ -607,8 +607,9 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
 class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     """Linear classification by EigenPro iteration: preconditioned gradient descent.
 
-    Least squares on -1 and +1 for two classes, on one column per class for more; the
-    sign or largest column decides. The algorithm is that of `LinearEigenProRegressor`.
+    Least squares: two classes are targets -1 and +1, and the sign decides; more classes
+    have a column each, and the largest value decides. The algorithm is that of
+    `LinearEigenProRegressor`. The parameters from `subsample_size` on are for experts.
 
     Parameters
     ----------
@@ -624,8 +625,27 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         quarter of the rows, at most 4000, or by leave-one-out on up to 1200; but 0 if
         ``early_stopping=True`` and in `partial_fit`. 0: as in the paper, only the
         number of epochs regularizes.
+    fit_intercept : bool, default=True
+        Whether the model has an intercept: features and targets are then centered,
+        while a sparse X stays sparse. A column that is constant, or within 10 eps of
+        its first entry, is then ignored by the fit.
+    max_iter : int, default=20
+        Maximum number of epochs: more fit the training rows more closely.
+    early_stopping : bool, default=False
+        Whether to hold out rows, score them every epoch, stop when the score no longer
+        improves, and keep the best epoch's coefficients. This, too, keeps the model
+        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes, multiplied by `sample_weight`. "balanced" only in `fit`.
+    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
+        Where to compute. "auto": where X lives. Otherwise X is copied there.
+    random_state : int, RandomState instance or None, default=None
+        Controls what is drawn at random: order of the rows, eigenvectors, validation
+        split. Pass an int for reproducible results.
+    verbose : int, default=0
+        1 shows a line for each stage of `fit`, and the loss, score and time of epochs.
     subsample_size : int or "auto", default="auto"
-        Number of rows to compute the eigenvectors from, s: more are more accurate.
+        Number of rows to compute the eigenvectors from, s: more make them more exact.
         "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000; with
         fewer features than that, eight rows per feature.
     batch_size : int or "auto", default="auto"
@@ -644,20 +664,10 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         How far to reduce the q largest eigenvalues: 1 reduces them to the next one, and
         less reduces them further, to allow for inexact eigenvectors. This is tau in the
         paper: 1/4 for random features, and 1 for kernels as in `EigenProRegressor`.
-    fit_intercept : bool, default=True
-        Whether the model has an intercept: features and targets are then centered,
-        while a sparse X stays sparse. A column that is constant, or within 10 eps of
-        its first entry, is then ignored by the fit.
-    max_iter : int, default=20
-        Maximum number of epochs: more fit the training rows more closely.
     tol : float, default=1e-4
         Stop when the training loss, as a fraction of the first epoch's (with early
         stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
         epochs.
-    early_stopping : bool, default=False
-        Whether to hold out rows, score them every epoch, stop when the score no longer
-        improves, and keep the best epoch's coefficients. This, too, keeps the model
-        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out, the same from every class. They are lost to
         the fit, so the default is less than the 0.2 of `NystromClassifier`, which is
@@ -667,15 +677,6 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     warm_start : bool, default=False
         Continue from the coefficients of the previous fit; preconditioner and step are
         computed again.
-    class_weight : dict, "balanced" or None, default=None
-        Weights of the classes, multiplied by `sample_weight`. "balanced" only in `fit`.
-    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
-        Where to compute. "auto": where X lives. Otherwise X is copied there.
-    random_state : int, RandomState instance or None, default=None
-        Controls what is drawn at random: order of the rows, eigenvectors, validation
-        split. Pass an int for reproducible results.
-    verbose : int, default=0
-        1 shows a line of progress in `fit`: epoch, loss, score, time.
 
     Attributes
     ----------
@@ -767,21 +768,21 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         n_components: int | str = "auto",
         *,
         alpha: float | str = "auto",
-        subsample_size: int | str = "auto",
-        batch_size: int | str = "auto",
-        step_size: float | str = "auto",
-        damping: float = 0.25,
         fit_intercept: bool = True,
         max_iter: int = 20,
-        tol: float = 1e-4,
         early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 3,
-        warm_start: bool = False,
         class_weight: Mapping[Any, float] | str | None = None,
         device: Device = "auto",
         random_state: RandomState = None,
         verbose: int | bool = 0,
+        subsample_size: int | str = "auto",
+        batch_size: int | str = "auto",
+        step_size: float | str = "auto",
+        damping: float = 0.25,
+        tol: float = 1e-4,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 3,
+        warm_start: bool = False,
     ) -> None:
         keep_parameters(self, locals())
 

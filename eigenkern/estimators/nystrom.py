@@ -268,18 +268,19 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 distinct
-        rows drawn at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the
-        least exact leave-one-out error of kernel ridge regression on 300 distinct rows,
-        with the given penalty or the best; among those equally good within noise, the
-        nearest to the median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() /
-        2)^1/2 for radial kernels.
+        rows drawn at random. "auto": 1/4, 1/2, ..., or 16 times that, whichever has the
+        least exact leave-one-out error in kernel ridge regression on 300 distinct rows,
+        with the given penalty or the best; if several are equally good within noise,
+        the nearest to the median. "scale": as ``SVC(gamma="scale")``, (n_features
+        X.var() / 2)^1/2 for radial kernels.
     n_centers : int, "auto" or None, default="auto"
-        Number m of distinct training rows that become centers: more are more accurate
-        and slower. If there are fewer, all become centers, with a warning. "auto": all
-        rows while that is fast (up to some 16 000 rows on two cores, 11000 for a path),
-        then 5 n^1/2 log n, or as many as a minute and half the memory allow; but a
-        regressor takes at most 6000, with which it has standard deviations, and no
-        fewer if there is the time; if `centers` is an array, its rows. None: all rows.
+        Number m of distinct training rows that become centers: more of them make the
+        model more accurate and the fit slower. If there are fewer rows, all become
+        centers, with a warning. "auto": all rows while that is fast (up to some 16 000
+        rows on two cores, 11000 for a path), then 5 n^1/2 log n, or as many as a minute
+        and half the memory allow; but a regressor takes at most 6000, with which it has
+        standard deviations, and no fewer if there is the time; if `centers` is an
+        array, its rows. None: all rows.
     centers : str or array, default="uniform"
         How to choose the centers. "uniform": random rows. "rpcholesky": rows by
         randomly pivoted Cholesky, in time n m^2; for unevenly spread data it needs
@@ -476,9 +477,10 @@ class NystromRegressor(RegressionTargets, _Nystrom):
 class NystromClassifier(ClassificationTargets, _Nystrom):
     """Kernel ridge classification on all rows or on Nystrom centers, with its path.
 
-    Least squares on -1 and +1 for two classes, on one column per class for more; the
-    sign or largest column decides. The algorithm is that of `NystromRegressor`. With
-    ``loss="log_loss"`` it is logistic regression, by Newton's method.
+    Least squares: two classes are targets -1 and +1, and the sign decides; more classes
+    have a column each, and the largest value decides. The algorithm is that of
+    `NystromRegressor`. With ``loss="log_loss"`` it is logistic regression, by Newton's
+    method.
 
     Parameters
     ----------
@@ -492,18 +494,19 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 distinct
-        rows drawn at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the
-        least exact leave-one-out error of kernel ridge regression on 300 distinct rows,
-        with the given penalty or the best; among those equally good within noise, the
-        nearest to the median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() /
-        2)^1/2 for radial kernels.
+        rows drawn at random. "auto": 1/4, 1/2, ..., or 16 times that, whichever has the
+        least exact leave-one-out error in kernel ridge regression on 300 distinct rows,
+        with the given penalty or the best; if several are equally good within noise,
+        the nearest to the median. "scale": as ``SVC(gamma="scale")``, (n_features
+        X.var() / 2)^1/2 for radial kernels.
     n_centers : int, "auto" or None, default="auto"
-        Number m of distinct training rows that become centers: more are more accurate
-        and slower. If there are fewer, all become centers, with a warning. "auto": all
-        rows while that is fast (up to some 16 000 rows on two cores, 11000 for a path),
-        then 5 n^1/2 log n, or as many as a minute and half the memory allow; but a
-        regressor takes at most 6000, with which it has standard deviations, and no
-        fewer if there is the time; if `centers` is an array, its rows. None: all rows.
+        Number m of distinct training rows that become centers: more of them make the
+        model more accurate and the fit slower. If there are fewer rows, all become
+        centers, with a warning. "auto": all rows while that is fast (up to some 16 000
+        rows on two cores, 11000 for a path), then 5 n^1/2 log n, or as many as a minute
+        and half the memory allow; but a regressor takes at most 6000, with which it has
+        standard deviations, and no fewer if there is the time; if `centers` is an
+        array, its rows. None: all rows.
     centers : str or array, default="uniform"
         How to choose the centers. "uniform": random rows. "rpcholesky": rows by
         randomly pivoted Cholesky, in time n m^2; for unevenly spread data it needs

@@ -48,6 +48,7 @@ def plan_of_least_squares(model, shape):
 def chosen_alpha(estimator, problem):
     """Return lambda: the parameter `alpha`, or the one that "auto" means."""
     if is_auto(estimator.alpha):
+        estimator._say("choosing the penalty")
         return problem.auto_alpha()
     return float(estimator.alpha)
 
@@ -91,6 +92,8 @@ def make_problem(model, data):
     if given is None and not (model.n_centers is None or is_auto(model.n_centers)):
         warn_of_few_rows(model.n_centers, len(data.distinct(train)[0]))
     options = kernel_parameters(model) | {"merged": merged}
+    parts = "the kernel" if plan.every_row else "kernel and centers"
+    model._say(f"setting up {parts}")
     if plan.every_row:
         if getattr(model, "_has_variance", False) and not data.precomputed:
             train = shuffled(train)

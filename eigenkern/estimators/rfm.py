@@ -326,7 +326,7 @@ class MetricProblem:
 class RoundRule(Rule):
     """The chosen round is the model, or the best one if a callback ends the training.
 
-    ``say(state)`` shows a round.
+    ``say(state, number)`` shows a round, with its number among those of its kind.
     """
 
     def __init__(self, problem, max_iter, say):
@@ -335,7 +335,12 @@ class RoundRule(Rule):
 
     def update(self, state):
         """Record a round; return whether it is the last."""
-        self._say(state)
+        now = state.coef
+        number = 1 + sum(
+            other.kind == now.kind and other.number < now.number
+            for other in self._rounds
+        )
+        self._say(state, number)
         one = replace(state.coef, model=None)  # models hold copies of X
         if state.converged:
             self._chosen = one
@@ -564,15 +569,17 @@ class _RecursiveFeatureMachine(
     def _progress(self):
         return None  # `_tell` shows the rounds
 
-    def _tell(self, state):
+    def _tell(self, state, number):
         one, name = state.coef, "plain kernel"
         if one.kind is not None:
-            name = f"{one.kind} metric, round {one.number}"
-        if not state.converged:
-            self._say(f"{name}: validation error {one.error:.4g}")
-        elif one.kernel is not None:
-            kernel, width = one.kernel
-            self._say(f"{name}, {kernel}, bandwidth {width:g} x median: chosen")
+            name = f"{one.kind} metric, round {number} of {self.max_rounds}"
+        if state.converged:
+            if one.kernel is not None:
+                name += ", {}, bandwidth {:g} x median".format(*one.kernel)
+            self._say(f"{name}: chosen, now fitted to all rows")
+        else:
+            error = "Brier score" if is_classifier(self) else "squared error"
+            self._say(f"{name}: relative {error}, held-out rows, {one.error:.4g}")
 
     @property
     def metric_(self):
@@ -667,7 +674,8 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
         Controls what is drawn at random: rows to learn on, and to hold out; the seed of
         an estimator without one. Pass an int for reproducible results.
     verbose : int, default=0
-        1 shows a line for each round.
+        1 shows a line for each round: the squared error, or for classes the Brier
+        score, on the held-out rows, relative to that of a constant.
 
     Attributes
     ----------
@@ -777,7 +785,8 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         Controls what is drawn at random: rows to learn on, and to hold out; the seed of
         an estimator without one. Pass an int for reproducible results.
     verbose : int, default=0
-        1 shows a line for each round.
+        1 shows a line for each round: the squared error, or for classes the Brier
+        score, on the held-out rows, relative to that of a constant.
 
     Attributes
     ----------

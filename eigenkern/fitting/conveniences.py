@@ -1,4 +1,4 @@
-"""Parameters: kept, by the names of SVC, of a kernel object; the link to the guide."""
+"""Parameters: kept, wrong ones, those of a kernel object; the link to the guide."""
 
 import inspect
 from dataclasses import replace
@@ -23,13 +23,14 @@ class Conveniences:
     """Parameters of kernel objects, answers to `gamma` and `C`, the link to the guide.
 
     Its ``_alpha_of_C`` is the alpha that equals C in SVC's objective
-    1/2 |f|^2 + C sum_i loss_i.
+    1/2 |f|^2 + C sum_i loss_i. Errors about arguments name the class that was used.
     """
 
     def __init_subclass__(cls, **options):
         super().__init_subclass__(**options)
-        if "__init__" in vars(cls):
-            cls.__init__ = _with_answers(cls.__init__)
+        for name in ("__init__", "fit"):
+            if name in vars(cls):
+                setattr(cls, name, _with_answers(vars(cls)[name]))
 
     def set_params(self, **params):
         """Set parameters of this estimator or of its nested objects.
@@ -76,16 +77,26 @@ class Conveniences:
         return f"{DOCUMENTATION_URL}/generated/eigenkern.{type(self).__name__}.html"
 
 
-def _with_answers(init):
-    """Return a constructor that answers `gamma` and `C`, with the same signature."""
-    known = inspect.signature(init).parameters.keys()
+def _with_answers(method):
+    """Return a method whose errors about arguments have the name of the user's class.
 
-    @wraps(init)
-    def __init__(self, *args, **parameters):
-        _answer_users_of_svc(type(self), known, parameters, TypeError)
-        init(self, *args, **parameters)
+    A constructor also answers `gamma` and `C`. The signature is the same.
+    """
+    signature, is_init = inspect.signature(method), method.__name__ == "__init__"
 
-    return __init__
+    @wraps(method)
+    def answering(self, *args, **parameters):
+        if is_init:
+            known = signature.parameters
+            _answer_users_of_svc(type(self), known, parameters, TypeError)
+        try:
+            signature.bind(self, *args, **parameters)
+        except TypeError as error:
+            name = type(self).__name__ + ("" if is_init else f".{method.__name__}")
+            raise TypeError(f"{name}() {error}") from None
+        return method(self, *args, **parameters)
+
+    return answering
 
 
 def _answer_users_of_svc(cls, known, parameters, error):

@@ -1,6 +1,7 @@
 """The base of all models: fitting, predicted values, tags."""
 
 import math
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -26,7 +27,7 @@ from .outcome import (
     warn_of_far_values,
     warn_of_outcome,
 )
-from .planning import warn_of_long_fit, what_fits
+from .planning import planned_seconds, warn_of_long_fit, what_fits
 from .rules import Callbacks, ProgressLine, train
 from .validation import (
     Interrupted,
@@ -77,12 +78,15 @@ class Model(Conveniences, CallbackSupportMixin, BaseEstimator):
     _kernel_ends = None
     #: Whether epochs with a penalty hold rows out to calibrate on (`calibrates`).
     _epochs_calibrate = False
+    #: When a fit with ``verbose`` began, and the seconds it should take (or None).
+    _clock = None
 
     @all_or_nothing
     @with_callbacks
     def _fit(self, X, y, sample_weight, *validation, checkpoint=None, resume=False):
         """Validate, prepare, train, publish."""
         check_verbose(self.verbose)
+        start = time.monotonic()
         self._check_parameters()
         callbacks = Callbacks(self, X, y, sample_weight, self._task, self._n_iterations)
         data = self._validate(X, y, sample_weight, *validation)
@@ -91,7 +95,8 @@ class Model(Conveniences, CallbackSupportMixin, BaseEstimator):
         with replaced_parameters(self, self._replaced(data)):
             if self._tells_outcome:  # not within another fit, which has told it
                 warn_of_long_fit(self, data.X, data.targets.shape[1])
-            rule = self._fit_to(data, callbacks, keeper)
+            with replaced_parameters(self, self._started(start, data)):
+                rule = self._fit_to(data, callbacks, keeper)
         if self._tells_outcome:
             warn_of_outcome(self, data, rule)
             rows = data.rows_with_weight()
@@ -257,10 +262,22 @@ class Model(Conveniences, CallbackSupportMixin, BaseEstimator):
             return None
         return ProgressLine(type(self).__name__)
 
+    def _started(self, start, data):
+        """Return the `_clock` of a fit that began at a time, if ``verbose``."""
+        if not self.verbose:
+            return {}
+        return {"_clock": (start, planned_seconds(self, data.X, data.targets.shape[1]))}
+
     def _say(self, text):
-        """Print a line of progress if ``verbose``."""
-        if self.verbose:
-            print(f"{type(self).__name__}: {text}", flush=True)  # noqa: T201
+        """Print a line in `fit` if ``verbose``, with the time so far and to go."""
+        if self._clock is None:
+            return
+        start, planned = self._clock
+        passed = time.monotonic() - start
+        text += f"  {passed:.1f} s"
+        if planned is not None and planned - passed >= 0.5:
+            text += f", about {planned - passed:.0f} s to go"
+        print(f"{type(self).__name__}: {text}", flush=True)  # noqa: T201
 
     def _fitted_values(self, X):
         """Return f(X) of validated rows in float64 on the host, shape (m, l)."""

@@ -80,6 +80,20 @@ def _others(model, X, n_outputs):
 
 
 @memory.read_once()
+def planned_seconds(model, X, n_outputs):
+    """Return the seconds that a fit should take, or None if that is not known."""
+    if X.shape[0] <= _FEW_ROWS:
+        return None
+    plan = plan_of(model, X, n_outputs)
+    return plan.seconds if _is_on_this_cpu(plan, X) else None
+
+
+def _is_on_this_cpu(plan, X):
+    """Whether the rates of this machine are those of a fit."""
+    return not (on_gpu(plan.shape.xp, plan.shape.device) or is_lazy(X))
+
+
+@memory.read_once()
 def warn_of_long_fit(model, X, n_outputs):
     """Warn of a fit of more than ten minutes, and say what takes less."""
     if X.shape[0] <= _FEW_ROWS:
@@ -87,9 +101,10 @@ def warn_of_long_fit(model, X, n_outputs):
     plan = plan_of(model, X, n_outputs)
     if 1e6 * plan.memory["total"] > memory.available(plan.shape.xp, plan.shape.device):
         return  # it ends soon
-    on_this_cpu = not (on_gpu(plan.shape.xp, plan.shape.device) or is_lazy(X))
     # Rates are only measured if it matters.
-    if not on_this_cpu or plan.usual_seconds < _LONG / 3 or plan.seconds <= _LONG:
+    if not _is_on_this_cpu(plan, X) or plan.usual_seconds < _LONG / 3:
+        return
+    if plan.seconds <= _LONG:
         return
     faster = [(text, other.seconds) for text, other in _others(model, X, n_outputs)]
     faster = [one for one in faster if one[1] < 0.5 * plan.seconds]

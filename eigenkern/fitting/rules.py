@@ -73,6 +73,8 @@ class Rule(Saved):
     """
 
     losses = scores = ()
+    #: Whether the model is solved directly, without iterations to show.
+    direct = False
     #: Whether a warning has said that the model is bad.
     has_warned = False
     #: By what fraction the training loss is below that of the mean; None: not known.
@@ -92,6 +94,8 @@ class Rule(Saved):
 
 class SolutionRule(Rule):
     """The last state of a closed-form solver, or of a few epochs, is the model."""
+
+    direct = True
 
     def __init__(self, problem, losses=(), max_iter=1):
         self._problem, self.losses, self.max_iter = problem, losses, max_iter
@@ -120,7 +124,10 @@ class SolutionRule(Rule):
 
 
 class ProgressLine:
-    """One line that shows epochs, loss, score and time, for ``verbose=1``."""
+    """A line that shows epochs, loss, score and time, for ``verbose=1``.
+
+    Or that the model was solved directly.
+    """
 
     def __init__(self, name):
         self._name = name
@@ -135,7 +142,14 @@ class ProgressLine:
     def update(self, rule):
         """Show the state after an epoch."""
         losses, scores = rule.losses, rule.scores
+        if not losses:  # nothing was learned
+            return
         done, of, now = len(losses), rule.max_iter, time.monotonic()
+        if rule.direct:
+            line = f"{self._name} solved directly: loss {losses[-1]:.4g}"
+            line += f"  {now - self._start:.1f} s "
+            print(line, end=self._ends[0], flush=True)  # noqa: T201
+            return
         seconds = (now - self._first_epoch) / (done - self._n_before)
         remaining = seconds * (of - done)
         filled = 20 * done // of
@@ -362,6 +376,8 @@ class EpochRule(Rule):
 
 class EarlyStoppingRule(SolutionRule):
     """The last state of an `EarlyStopping` is the model."""
+
+    direct = False
 
     def __init__(self, problem, solver):
         super().__init__(problem, losses=range(0), max_iter=sys.maxsize)

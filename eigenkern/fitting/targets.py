@@ -211,7 +211,7 @@ class ClassificationTargets(ClassifierMixin):
 
     @on_its_device
     def decision_function(self, X: ArrayLike) -> Any:
-        """Return the values whose sign or largest column decides the class.
+        """Return the values by which rows are classified.
 
         Parameters
         ----------
@@ -220,7 +220,8 @@ class ClassificationTargets(ClassifierMixin):
         Returns
         -------
         values : array of shape (n_samples,) or (n_samples, n_classes)
-            One column for two classes: positive for ``classes_[1]``.
+            For two classes one number a row, positive for ``classes_[1]``; for more a
+            column per class, of which the largest wins.
         """
         F = self._values(X, "decision_function")
         return F[:, 0] if F.shape[1] == 1 else F

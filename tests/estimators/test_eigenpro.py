@@ -1,5 +1,6 @@
 """The EigenPro estimators: what they fit, and what must not change it."""
 
+import re
 import warnings
 
 import numpy as np
@@ -12,8 +13,10 @@ from sklearn.utils.class_weight import compute_sample_weight
 from eigenkern import (
     EigenProClassifier,
     EigenProRegressor,
+    estimate,
 )
 from eigenkern.arrays import memory
+from eigenkern.fitting.planning import planned_seconds
 from eigenkern.kernels import Gaussian, Laplacian
 from eigenkern.methods.state import State
 from eigenkern.operators.cached import CachedTriangle, cached_bytes
@@ -660,9 +663,35 @@ def test_verbose_prints_the_epochs(regression, capsys):
     for epoch, loss in enumerate(model.loss_curve_, 1):
         assert f"epoch {epoch}/3  loss {loss:.4g}" in out
     assert "score" in out and " s to go" in out
+    stages = "setting up the kernel", "choosing preconditioner, batch and step"
+    assert [line.split("  ")[0] for line in out.splitlines()[:2]] == [
+        f"EigenProRegressor: {stage}" for stage in stages
+    ]
+    model.set_params(early_stopping=False).fit(X, y)
+    *stages, last = capsys.readouterr().out.splitlines()
+    assert "choosing the penalty" in stages[1] and "directly" in stages[2]
+    assert f"solved directly: loss {model.loss_curve_[0]:.4g}  " in last
+    assert "epoch" not in last
     model.set_params(verbose=0).fit(X, y).predict(X)
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""
+
+
+def test_verbose_tells_the_seconds_to_go(capsys, monkeypatch):
+    monkeypatch.setattr("eigenkern.fitting.model.planned_seconds", lambda *_: 1e4)
+    X = np.linspace(0.0, 1.0, 40)[:, None]
+    EigenProRegressor(verbose=1, algorithm="eigenpro2").fit(X, X[:, 0])
+    stages = [one for one in capsys.readouterr().out.splitlines() if ": " in one]
+    assert len(stages) >= 3
+    times = r"  \d+\.\d s, about \d{4,5} s to go$"
+    assert all(re.search(times, one) for one in stages)
+
+
+def test_the_seconds_to_go_are_those_of_the_plan():
+    model, X = EigenProRegressor(algorithm="eigenpro2"), np.zeros((2001, 2))
+    expected = estimate(model, 2001, 2).seconds
+    assert planned_seconds(model, X, 1) == pytest.approx(expected)
+    assert planned_seconds(model, X[1:], 1) is None
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

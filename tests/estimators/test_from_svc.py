@@ -135,6 +135,16 @@ def test_gamma_is_answered_with_a_bandwidth(cls):
 
 
 @with_bandwidth
+def test_wrong_arguments_are_told_by_the_name_of_the_class(cls):
+    with pytest.raises(TypeError, match=rf"^{cls.__name__}\(\) got .* 'depth'"):
+        cls(depth=3)
+    with pytest.raises(TypeError, match=rf"^{cls.__name__}.fit\(\) got .* 'depth'"):
+        cls().fit([[0.0], [1.0]], [0, 1], depth=3)
+    with pytest.raises(TypeError, match=rf"^{cls.__name__}.fit\(\) missing .* 'X'"):
+        cls().fit()
+
+
+@with_bandwidth
 def test_c_is_answered_with_a_penalty(cls):
     expected = "nor a penalty of its own"
     if "alpha" in cls().get_params():

@@ -475,7 +475,9 @@ def test_a_stream_that_diverges_learns_with_shorter_steps(data):
 
 def test_a_stream_that_no_step_keeps_bounded(data):
     X, y = data
-    model = EigenProRegressor(**{**STREAM, "step_size": 1e20, "max_iter": 9})
+    model = EigenProRegressor(
+        **{**STREAM, "step_size": 1e20, "max_iter": 9, "verbose": 1}
+    )
     with pytest.warns(ConvergenceWarning) as warned:
         model.fit_batches(list(pieces(data, 500)))
     (said,) = [str(warning.message) for warning in warned]

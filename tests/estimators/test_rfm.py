@@ -174,7 +174,10 @@ def test_the_kernel_that_suits_the_metric_is_chosen(function, kernel, rng, capsy
     model = RFMRegressor(random_state=0, verbose=1).fit(X, function(X))
     assert model.estimator_.kernel == kernel
     *_, chosen = capsys.readouterr().out.splitlines()
-    assert f"round {model.n_rounds_}, {kernel}, bandwidth" in chosen
+    scores, kind = model.validation_scores_, model.metric_kind_
+    rounds = [t for t, k in zip(scores["round"], scores["metric"]) if k == kind]
+    number = 1 + rounds.index(model.n_rounds_)
+    assert f"{kind} metric, round {number} of 5, {kernel}, bandwidth" in chosen
     X_R, X_new = model.transform(X), rng.standard_normal((2000, 5))
     other = clone(model.estimator_)
     other.set_params(kernel="matern32" if kernel != "matern32" else "laplacian")
@@ -710,13 +713,23 @@ def test_random_state(two_of_ten):
 def test_verbose_shows_the_rounds(two_of_ten, capsys):
     X, y, *_ = two_of_ten
     model = machine(max_rounds=1, verbose=1).fit(X, y)
-    lines = capsys.readouterr().out.splitlines()
-    names = ["plain kernel", "diagonal metric, round 1", "full metric, round 2"]
+    *lines, last = capsys.readouterr().out.splitlines()
+    kinds = "plain kernel", "diagonal metric, round 1 of 1", "full metric, round 1 of 1"
     errors = [1 - score for score in model.validation_scores_["score"]]
-    assert lines == [
-        f"RFMRegressor: {name}: validation error {value:.4g}"
-        for name, value in zip(names, errors, strict=True)
+    assert [line.rpartition("  ")[0] for line in lines] == [
+        f"RFMRegressor: {kind}: relative squared error, held-out rows, {value:.4g}"
+        for kind, value in zip(kinds, errors, strict=True)
     ]
+    assert last.startswith(f"RFMRegressor: {kinds[np.argmin(errors)]}: chosen, now")
+
+
+def test_verbose_names_the_brier_score(two_of_ten, capsys):
+    X, y, *_ = two_of_ten
+    model = RFMClassifier(max_rounds=1, metric="diagonal", verbose=1, random_state=0)
+    model.fit(X, y > np.median(y))
+    error = 1 - model.validation_scores_["score"][0]
+    line = f"plain kernel: relative Brier score, held-out rows, {error:.4g}  "
+    assert line in capsys.readouterr().out
 
 
 def test_callbacks_see_the_model_of_a_round(two_of_ten):
