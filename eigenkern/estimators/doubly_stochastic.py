@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.base import is_regressor
 from sklearn.utils.validation import check_is_fitted
 
+from ..arrays import memory
 from ..arrays.array import ArrayLike, RandomState, location_of, move, slices, to_numpy
 from ..arrays.devices import compute_device
 from ..fitting.checkpoint import Checkpoint
@@ -64,6 +65,8 @@ class _DoublyStochastic(Streaming, Model):
     _takes_constant_targets = False  # its constant need not be their mean
     _failure_hint = "Pass a shorter step_size, or scale y."
     _alpha_of_C = "1 / (C n)"  # the penalty is alpha / 2 |f|^2
+    # Without running values, which take less than the targets, fits take much longer.
+    _takes_less = ("batch_size", "block_size", "max_features")
 
     def _check_parameters(self):
         check_kernel_parameters(self)
@@ -190,6 +193,10 @@ class _DoublyStochastic(Streaming, Model):
 
     def _prepared(self, data, rows, held_out, plan, start=None):
         """Return problem, solver and what was chosen; with a start, it goes on."""
+        needs = f"block_size={plan.block_size} and batch_size={plan.batch_size} need "
+        needs += f"{plan.block / 1e6:.0f} MB"
+        remedy = "pass smaller ones"
+        memory.check(plan.block, *compute_device(self.device, data.X), needs, remedy)
         problem = FourierProblem(
             data,
             rows,

@@ -65,6 +65,7 @@ class _LinearEigenPro(Streaming, Model):
     _coef_attribute = "coef_"
     _accept_sparse = "csr"
     _failure_hint = "Scale X, or pass a shorter step_size."
+    _takes_less = ("subsample_size", "batch_size", "n_components")
     _epochs_calibrate = True
 
     def __init__(

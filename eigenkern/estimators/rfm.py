@@ -439,6 +439,7 @@ class _RecursiveFeatureMachine(
     _coef_attribute = "metric_root_"
     _in_memory_unless = "a sample of them"
     _takes_constant_targets = False  # its estimator does so
+    _takes_less = ("n_centers", "max_metric_rows", "max_gradient_rows")
 
     def __init__(
         self,

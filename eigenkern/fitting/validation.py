@@ -5,6 +5,7 @@ import warnings
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from numbers import Integral, Number, Real
+from traceback import clear_frames
 
 import numpy as np
 from array_api_compat import is_array_api_obj, is_numpy_array
@@ -348,7 +349,7 @@ def all_or_nothing(method):
         before = dict(vars(self))
         try:
             with replaced_parameters(self, _plain_parameters(self)):
-                with computing(self, method.__name__, X):
+                with computing(self, method.__name__, X, *args[:1]):
                     return method(self, X, *args, **options)
         except BaseException as error:
             # An interrupt of an inner estimator that this one fits undoes this fit.
@@ -362,49 +363,52 @@ def all_or_nothing(method):
 
 # Messages of libraries that ran out of memory or threads without a MemoryError.
 _RAN_OUT = ("can't start new thread", "can't allocate memory", "out of memory")
-# What needs less memory, for the parameters and methods that an estimator has.
-_REMEDIES = {
-    "n_centers": "fewer centers (n_centers)",
-    "n_components": "a smaller n_components",
-    "subsample_size": "a smaller subsample_size",
-    "cache_size": "cache_size=0",
-    "partial_fit": "pieces of the data (partial_fit)",
-}
+# What needs less memory, where that is not a smaller number.
+_REMEDIES = {"n_centers": "fewer centers (n_centers)", "cache_size": "cache_size=0"}
 
 
 @contextmanager
-def computing(estimator, method, X=None):
+def computing(estimator, method, X=None, y=None):
     """Compute on the estimator's device, where large products are parallelized here.
 
     BLAS runs on one thread, except for other array libraries than NumPy, which
     parallelize their own products, perhaps with the same BLAS. Every error of running
-    out of memory becomes a MemoryError with advice.
+    out of memory becomes a MemoryError with advice, and one that foresees it says what
+    fits; but within another fit only that does.
     """
     foreign = is_array_api_obj(X) and not is_numpy_array(X)
     blas = nullcontext() if foreign else single_threaded_blas
     try:
         with working_device(estimator.device, X), blas:
             yield
-    except (MemoryError, RuntimeError) as error:
-        said = str(error)
+    except (MemoryError, RuntimeError, memory.TooLittle) as error:
+        said, foreseen = str(error), isinstance(error, memory.TooLittle)
         ran_out = isinstance(error, MemoryError) or any(s in said for s in _RAN_OUT)
-        if not ran_out or " MB " in said:  # another error, or advice is given
+        advised = not foreseen and " MB " in said
+        inside = not getattr(estimator, "_tells_outcome", True)
+        if inside or advised or not (foreseen or ran_out):
             raise
-        like_X = X if is_array_api_obj(X) else np.empty(0)
-        free = memory.available(*compute_devices(estimator.device, like_X)[0])
+        # Arrays of the calls that failed are free for the next try.
+        clear_frames(error.__traceback__)
+        rows = np.broadcast_to(0.0, X.shape) if hasattr(X, "iloc") else X
+        if is_dask(X) or not is_array_api_obj(rows):
+            rows = np.empty(0)
+        free = memory.available(*compute_devices(estimator.device, rows)[0])
+        known = estimator._what_fits(method, rows, y, free) if rows.ndim == 2 else ""
+        known = known and f"; {known}"
+        if foreseen:
+            raise ValueError(said + known) from None
         remedies = ["fewer rows at a time"]
         if "fit" in method:
-            names = [name for name in _REMEDIES if hasattr(estimator, name)]
-            remedies = [_REMEDIES[name] for name in names] + [
-                "X in float32, fewer rows"
-            ]
-            if hasattr(estimator, "_what_fits") and like_X.ndim == 2:
-                known = estimator._what_fits(like_X, free)
-                remedies += [known] if known else []
+            names = [name for name in estimator._takes_less if hasattr(estimator, name)]
+            remedies = [_REMEDIES.get(name, f"a smaller {name}") for name in names]
+            if hasattr(estimator, "partial_fit"):
+                remedies.append("pieces of the data (partial_fit)")
+            remedies.append("X in float32, fewer rows")
         raise MemoryError(
             f"{type(estimator).__name__}.{method.lstrip('_')} ran out of "
             f"memory ({said or type(error).__name__}); {free / 1e6:.0f} MB are free "
-            f"besides what it holds. What takes less: {', '.join(remedies)}"
+            f"besides what it holds. What takes less: {', '.join(remedies)}{known}"
         ) from error
 
 

@@ -15,7 +15,7 @@ from ..operators.cached import keep
 from ..operators.matrix import GivenMatrix
 from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
-from ..plan.sizes import n_sampled_rows, rounding
+from ..plan.sizes import exact_bytes, n_sampled_rows, rounding
 from ..rows.dask_rows import DaskRows
 from ..rows.lazy_rows import StoredRows, check_in_memory, is_lazy, rows_at
 from ..rows.robust import cast
@@ -259,7 +259,7 @@ class GeneralProblem(Problem):
     def check_memory(self):
         """Raise a ValueError unless K(X, Z) and two factors fit in free memory."""
         n, p = self.n_rows, self.center_matrix.shape[0]
-        needed = self.center_matrix.itemsize * n * p + 16.0 * p * p
+        needed = exact_bytes(n, p, self.center_matrix.itemsize)
         needs = f"algorithm='eigenpro3-exact' with {p} centers of {n} rows needs "
         needs += f"{needed / 1e6:.0f} MB"
         remedy = "pass a smaller n_centers or algorithm='eigenpro3'"
