@@ -427,6 +427,7 @@ class RBFNetworkFeatures(FeatureMap):
             centers, indices = self._chosen(X, rng)
         else:
             centers, indices = _like(X, centers), None
+        TiledKernel(kernel, centers, centers[:1, :])  # refuses what `transform` would
         return {
             "kernel_": kernel,
             "bandwidth_": getattr(kernel, "bandwidth", None),

@@ -1,5 +1,6 @@
 """Checks of user input, with errors that say what is valid."""
 
+import reprlib
 import sys
 import warnings
 from contextlib import contextmanager, nullcontext
@@ -8,6 +9,7 @@ from numbers import Integral, Number, Real
 from traceback import clear_frames
 
 import numpy as np
+import scipy.sparse
 from array_api_compat import is_array_api_obj, is_numpy_array
 from sklearn import get_config
 from sklearn.exceptions import ConvergenceWarning
@@ -130,27 +132,49 @@ def check_method(centers, methods):
     if isinstance(centers, str) and centers in methods:
         return True
     if centers is None or isinstance(centers, str):
-        names = ", ".join(repr(name) for name in methods)
-        raise ValueError(
-            f"centers must be {names} or an array of shape "
-            f"(n_centers, n_features); got {centers!r}"
-        )
+        raise ValueError(_wrong_centers(centers, methods))
     return False
+
+
+def _wrong_centers(centers, methods):
+    names, got = ", ".join(repr(name) for name in methods), reprlib.repr(centers)
+    if hasattr(centers, "shape"):
+        got = f"{type(centers).__name__} of shape {tuple(centers.shape)}"
+    return (
+        f"centers must be {names} or an array of shape (n_centers, n_features); "
+        f"got {got}"
+    )
 
 
 def check_centers(centers, X, methods):
     """Return given centers, with the features of X, or None for one of `methods`."""
     if check_method(centers, methods):
         return None
-    centers = check_array(
-        centers, dtype=floats(centers, "centers"), input_name="centers"
-    )
-    if centers.shape[1] != X.shape[1]:
+    try:
+        foreign = is_array_api_obj(centers) and not is_numpy_array(centers)
+        if not foreign and np.asarray(centers).dtype.kind in "USMm":
+            raise ValueError("texts and times are no numbers")
+        found = check_array(
+            centers, dtype=floats(centers, "centers"), input_name="centers"
+        )
+    except (ValueError, TypeError, OverflowError) as error:
+        reason, *_ = str(error).splitlines()
+        if scipy.sparse.issparse(centers) or reason.startswith("centers must"):
+            raise
+        wrong = _wrong_centers(centers, methods)
+        raise ValueError(f"{wrong}: {reason.rstrip(':')}") from error
+    if found.shape[1] != X.shape[1]:
         raise ValueError(
             f"centers must have the {X.shape[1]} features of X; "
-            f"got shape {tuple(centers.shape)}"
+            f"got shape {tuple(found.shape)}"
         )
-    return centers
+    largest, real = float(namespace(found).max(abs(found))), namespace(X).finfo(X.dtype)
+    if largest > float(real.max):
+        raise ValueError(
+            f"centers must be in the range of {X.dtype}, the data type of X; got "
+            f"values up to {largest:.3g}: pass X in float64, or both in another unit"
+        )
+    return found
 
 
 def on_host(labels):
