@@ -193,10 +193,11 @@ class _DoublyStochastic(Streaming, Model):
 
     def _prepared(self, data, rows, held_out, plan, start=None):
         """Return problem, solver and what was chosen; with a start, it goes on."""
-        needs = f"block_size={plan.block_size} and batch_size={plan.batch_size} need "
-        needs += f"{plan.block / 1e6:.0f} MB"
-        remedy = "pass smaller ones"
-        memory.check(plan.block, *compute_device(self.device, data.X), needs, remedy)
+        if start is None:
+            needs = f"block_size={plan.block_size} and batch_size={plan.batch_size} "
+            needs += f"need {plan.block / 1e6:.0f} MB"
+            place = compute_device(self.device, data.X)
+            memory.check(plan.block, *place, needs, "pass smaller ones")
         problem = FourierProblem(
             data,
             rows,

@@ -414,9 +414,11 @@ def computing(estimator, method, X=None, y=None):
             raise
         # Arrays of the calls that failed are free for the next try.
         clear_frames(error.__traceback__)
-        rows = np.broadcast_to(0.0, X.shape) if hasattr(X, "iloc") else X
-        if is_dask(X) or not is_array_api_obj(rows):
+        rows = X
+        if is_dask(X) or scipy.sparse.issparse(X):
             rows = np.empty(0)
+        elif not is_array_api_obj(X):  # a DataFrame, a list, a file
+            rows = np.broadcast_to(0.0, np.shape(X))
         free = memory.available(*compute_devices(estimator.device, rows)[0])
         known = estimator._what_fits(method, rows, y, free) if rows.ndim == 2 else ""
         known = known and f"; {known}"

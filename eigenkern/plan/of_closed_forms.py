@@ -148,6 +148,8 @@ def plan_of_closed_form(shape, given=None, most=None):
         phases = [parts, [everything]] if n_held_out else [parts]
         n_passes = n_epochs + _HELD_OUT_ITERATIONS * (falkon and shape.labels)
         to_come, n_factors = (n_epochs, 1) if nytro else (n_products, 2)
+        if n_stored:
+            fit.holds("coefficients", 8 * p * k * (n_epochs + 1))
         _add_iterations(fit, shape, phases, n_passes, to_come, n_factors)
     elif every_row:
         _add_full_kernel(fit, shape, everything, factors, kind, n_held_out)

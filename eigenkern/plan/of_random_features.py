@@ -47,7 +47,8 @@ def plan_of_random_features(shape, *, in_pieces=False, sizes=None):
     Of rows `in_pieces` each is seen once; `sizes` are F and B of earlier pieces. Chosen
     besides: the `block_size` F; which `blocks` a step changes; `n_passes` over the rows
     in an epoch; from how many rows a penalty is chosen, `n_ridge_rows`, or 0; and the
-    bytes of values of f that are `kept`, of `frequencies`, and of a `block`.
+    bytes of values of f that are `kept`, of `frequencies`, and of a `block`; and the
+    `most_blocks` that there can be.
 
     With values of f in float64, the blocks since the last visit of a batch cost n F per
     step, whatever B is, so a batch of all rows has the least noise. F is so large that
@@ -111,6 +112,7 @@ def plan_of_random_features(shape, *, in_pieces=False, sizes=None):
         kept=kept,
         frequencies=frequencies,
         block=block,
+        most_blocks=min(early + total, most),
     )
 
 
