@@ -175,6 +175,15 @@ def test_the_proposal_of_an_error_fits(model, megabytes, rng, monkeypatch):
     assert np.all(np.isfinite(model.fit(X, y).predict(X)))
 
 
+def test_a_block_of_random_features_that_is_too_large(rng):
+    """Without running values, `cache_size=0`, a fit would take far longer."""
+    X = rng.standard_normal((40, 3))
+    message = "block_size=1000000000000 and batch_size=2 need .*; block_size="
+    with pytest.raises(ValueError, match=message) as found:
+        DSGRegressor(block_size=10**12).fit(X, X[:, 0])
+    assert "cache_size" not in str(found.value)
+
+
 def test_rows_at_a_time_are_as_many_as_fit(rng):
     X = rng.standard_normal((300, 3))
     model = NystromRegressor(n_centers=100).fit(X, X[:, 0])

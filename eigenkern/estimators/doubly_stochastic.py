@@ -386,7 +386,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         MB for running values of f on the training rows, so that unchanged blocks are
         not evaluated again, and for up to 256 MB of frequencies. "auto": half of the
         memory, and the frequencies that the free memory allows. 0: the algorithms of
-        the papers, which evaluate all blocks in each step.
+        the papers, which evaluate all blocks in each step: far slower.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
         Where to compute. "auto": where X lives. Otherwise X is copied there.
     random_state : int, RandomState instance or None, default=None
@@ -759,7 +759,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         MB for running values of f on the training rows, so that unchanged blocks are
         not evaluated again, and for up to 256 MB of frequencies. "auto": half of the
         memory, and the frequencies that the free memory allows. 0: the algorithms of
-        the papers, which evaluate all blocks in each step.
+        the papers, which evaluate all blocks in each step: far slower.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
         Where to compute. "auto": where X lives. Otherwise X is copied there.
     random_state : int, RandomState instance or None, default=None
