@@ -4,7 +4,22 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from sklearn.base import clone, is_classifier
+
+from eigenkern import (
+    DSGRegressor,
+    EigenProClassifier,
+    EigenProRegressor,
+    FalkonLikeRegressor,
+    NystromClassifier,
+    NystromRegressor,
+    NytroRegressor,
+    RFMRegressor,
+)
+from eigenkern.arrays import memory
+from eigenkern.fitting.planning import rows_at_a_time
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="elsewhere such limits don't hold"
@@ -13,7 +28,7 @@ pytestmark = pytest.mark.skipif(
 # Every process tries several models, each with a limit in MB on top of what is in use.
 # The kernel matrix of the 4000 rows takes 128 MB, or 64 MB in float32.
 CODE = """
-import resource, sys, warnings
+import re, resource, sys, warnings
 import numpy as np, psutil
 from sklearn.exceptions import ConvergenceWarning
 from eigenkern import *
@@ -97,14 +112,86 @@ def test_what_no_plan_foresees_says_what_to_do():
         "try:\n"
         "    features.transform(X)\n"
         "except MemoryError as error:\n"
-        "    print(error)\n"
+        "    print(said := error)\n"
+        "n_rows = int(re.search(r'; (\\d+) rows', str(said))[1])\n"
+        "print(features.transform(X[:n_rows]).shape == (n_rows, 6000))\n"
     )
-    assert len(lines) == 1
+    assert len(lines) == 2 and lines[1] == "True"
     assert re.fullmatch(
         r"RandomFourierFeatures.transform ran out of memory \(Unable to allocate .*\); "
-        r"\d+ MB are free besides what it holds. .*: fewer rows at a time",
+        r"\d+ MB are free besides what it holds. .*: fewer rows at a time"
+        r"; \d+ rows take about \d+ MB",
         lines[0],
     )
+
+
+PROPOSAL = re.compile(
+    r"; (even )?(estimator=\w+\()?(?:(\w+)=)?(\d+)\)?( rows)? takes? about (\d+) MB"
+)
+
+
+@pytest.mark.parametrize(
+    "model, megabytes",
+    [
+        (EigenProRegressor(algorithm="eigenpro1", n_components=300), 10),
+        (EigenProRegressor(cache_size=100, alpha=0.0), 10),
+        (EigenProRegressor(algorithm="eigenpro2", cache_size=100, max_iter=2), 10),
+        (EigenProRegressor(algorithm="eigenpro3-exact", n_centers=900), 15),
+        (EigenProClassifier(), 10),
+        (NystromRegressor(n_centers=700), 25),
+        (NystromRegressor(n_centers=None, alpha=1e-3), 1),
+        (NystromRegressor(n_centers=400, alpha=1e-3, centers="rpcholesky"), 12),
+        (NystromRegressor(n_centers=400, alpha=1e-3, centers="leverage_scores"), 2),
+        (NystromRegressor(alpha="path"), 20),
+        (NystromClassifier(n_centers=500, loss="log_loss", alpha=1e-3), 12),
+        (NytroRegressor(n_centers=700), 20),
+        (FalkonLikeRegressor(n_centers=700, alpha=1e-3), 25),
+        (DSGRegressor(block_size=10**12, alpha=0.0, max_iter=2), 12),
+        (DSGRegressor(block_size=10**12, alpha=0.0, max_iter=2), 1),
+        (RFMRegressor(NystromRegressor(n_centers=700, alpha=1e-3), max_rounds=1), 12),
+        (RFMRegressor(EigenProRegressor(alpha=1e-3), max_rounds=0), 10),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:.* distinct rows to choose from")
+def test_the_proposal_of_an_error_fits(model, megabytes, rng, monkeypatch):
+    X = rng.standard_normal((1200, 4))
+    y = np.sin(X[:, 0]) > 0.3 * X[:, 1]
+    y = y if is_classifier(model) else 1.0 * y
+    free = 1e6 * megabytes
+    monkeypatch.setattr(memory, "available", lambda xp, device: free)
+    with pytest.raises((ValueError, MemoryError)) as found:
+        model.fit(X, y)
+    even, inner, name, value, rows, told = PROPOSAL.search(str(found.value)).groups()
+    assert float(told) >= megabytes if even else float(told) <= megabytes
+    if even:
+        free = 1e6 * (float(told) + 1.0)
+    if inner:
+        name = "estimator__" + name
+    if rows:
+        X, y = X[: int(value)], y[: int(value)]
+    else:
+        model = clone(model).set_params(**{name: int(value)})
+    assert np.all(np.isfinite(model.fit(X, y).predict(X)))
+
+
+def test_a_block_of_random_features_that_is_too_large(rng):
+    """Without running values, `cache_size=0`, a fit would take far longer."""
+    X = rng.standard_normal((40, 3))
+    message = "block_size=1000000000000 and batch_size=2 need .*; block_size="
+    with pytest.raises(ValueError, match=message) as found:
+        DSGRegressor(block_size=10**12).fit(X, X[:, 0])
+    assert "cache_size" not in str(found.value)
+
+
+def test_rows_at_a_time_are_as_many_as_fit(rng):
+    X = rng.standard_normal((300, 3))
+    model = NystromRegressor(n_centers=100).fit(X, X[:, 0])
+    few, many = (rows_at_a_time(model, X, free) for free in (1e6, 1e9))
+    assert re.fullmatch(r"\d\d rows take about 1 MB", few)
+    assert re.fullmatch(r"\d{4} rows take about 900 MB", many)
+    least = rows_at_a_time(model, X, 10.0)
+    assert re.fullmatch(r"even 1 row takes about 0.0 MB, which must be free", least)
 
 
 def test_too_little_for_any_product():

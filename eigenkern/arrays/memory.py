@@ -69,11 +69,15 @@ def available(xp, device):
     return found
 
 
+class TooLittle(ValueError):
+    """Free memory that does not hold a known need; a fit adds to it what would fit."""
+
+
 def check(n_bytes, xp, device, needs, remedy):
-    """Raise a ValueError, that something `needs`, unless `device` has free memory."""
+    """Raise an error, that something `needs`, unless `device` has free memory."""
     free = available(xp, device)
     if n_bytes > free:
-        raise ValueError(
+        raise TooLittle(
             f"{needs}, but {free / 1e6:.0f} MB of memory are free; {remedy}"
         )
 

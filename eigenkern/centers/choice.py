@@ -45,8 +45,7 @@ def choose(method, kernel, X, n_centers, rng, weights=None):
     if method == "uniform":
         indices = uniform_indices(n, n_centers, rng)
         return take(X, indices), indices
-    width = n_centers if method == "rpcholesky" else pilot_size(n, n_centers)
-    needed = 16.0 * n * width
+    needed = bytes_of_choice(method, n, n_centers)
     needs = f"centers={method!r} needs {needed / 1e6:.0f} MB for {n_centers} centers "
     needs += f"of {n} distinct rows"
     remedy = "pass a smaller n_centers or centers='uniform'"
@@ -73,6 +72,14 @@ def choose(method, kernel, X, n_centers, rng, weights=None):
     draw = pivot_indices if method == "rpcholesky" else leverage_indices
     indices = draw(diagonal * root**2, columns, n_centers, rng)
     return take(X, indices), indices
+
+
+def bytes_of_choice(method, n_rows, n_centers):
+    """Return the bytes of the columns that a choice of centers computes and keeps."""
+    if not isinstance(method, str) or method in ("uniform", "kmeans"):
+        return 0.0
+    width = n_centers if method == "rpcholesky" else pilot_size(n_rows, n_centers)
+    return 16.0 * n_rows * width
 
 
 def uniform_indices(n_rows, n_centers, rng):

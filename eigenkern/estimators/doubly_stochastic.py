@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.base import is_regressor
 from sklearn.utils.validation import check_is_fitted
 
+from ..arrays import memory
 from ..arrays.array import ArrayLike, RandomState, location_of, move, slices, to_numpy
 from ..arrays.devices import compute_device
 from ..fitting.checkpoint import Checkpoint
@@ -65,6 +66,8 @@ class _DoublyStochastic(Streaming, Model):
     _takes_constant_targets = False  # its constant need not be their mean
     _failure_hint = "Pass a shorter step_size, or scale y."
     _alpha_of_C = "1 / (C n)"  # the penalty is alpha / 2 |f|^2
+    # Without running values, which take less than the targets, fits take much longer.
+    _takes_less = ("batch_size", "block_size", "max_features")
 
     def _check_parameters(self):
         check_kernel_parameters(self)
@@ -189,6 +192,11 @@ class _DoublyStochastic(Streaming, Model):
     def _prepared(self, data, rows, held_out, plan, start=None):
         """Return problem, solver and what was chosen; with a start, it goes on."""
         self._say("setting up the kernel")
+        if start is None:
+            needs = f"block_size={plan.block_size} and batch_size={plan.batch_size} "
+            needs += f"need {plan.block / 1e6:.0f} MB"
+            place = compute_device(self.device, data.X)
+            memory.check(plan.block, *place, needs, "pass smaller ones")
         problem = FourierProblem(
             data,
             rows,
@@ -388,7 +396,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         MB for running values of f on the training rows, so that unchanged blocks are
         not evaluated again, and for up to 256 MB of frequencies. "auto": half of the
         memory, and the frequencies that the free memory allows. 0: the algorithms of
-        the papers, which evaluate all blocks in each step.
+        the papers, which evaluate all blocks in each step: far slower.
 
     Attributes
     ----------
@@ -740,7 +748,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         MB for running values of f on the training rows, so that unchanged blocks are
         not evaluated again, and for up to 256 MB of frequencies. "auto": half of the
         memory, and the frequencies that the free memory allows. 0: the algorithms of
-        the papers, which evaluate all blocks in each step.
+        the papers, which evaluate all blocks in each step: far slower.
 
     Attributes
     ----------

@@ -47,7 +47,7 @@ from ..plan.parameters import (
     n_to_calibrate,
 )
 from ..plan.penalty import N_RIDGE_ROWS
-from ..plan.sizes import direct_bytes, n_sampled_rows, rounding
+from ..plan.sizes import direct_bytes, exact_bytes, n_sampled_rows, rounding
 from ..plan.step import Tuning, tune, tune_on_centers
 from ..preconditioners.global_spectral import GlobalSpectral
 from ..preconditioners.spectral import Spectral
@@ -407,7 +407,7 @@ class ExactlyOnCenters(OnCenters):
                 f"steps take all {n} training rows; got {m}"
             )
         K = self.problem.center_matrix
-        needed = K.itemsize * n * K.shape[0] + 16.0 * K.shape[0] ** 2
+        needed = exact_bytes(n, K.shape[0], K.itemsize)
         needs = f"algorithm='eigenpro3-exact' with {K.shape[0]} centers of {n} rows "
         needs += f"needs {needed / 1e6:.0f} MB"
         remedy = "pass a smaller n_centers or algorithm='eigenpro3'"

@@ -24,6 +24,7 @@ from ..arrays.devices import compute_device
 from ..centers import cluster_means, distinct_rows, uniform_indices
 from ..fitting.conveniences import Conveniences, keep_parameters
 from ..fitting.outcome import check_values, warn_of_cutoffs, warn_of_far_values
+from ..fitting.planning import SHARE, rows_at_a_time
 from ..fitting.validation import (
     all_or_nothing,
     check_centers,
@@ -66,6 +67,10 @@ class FeatureMap(
     _accept_sparse = False
     #: The parameter with the number of features.
     _size = "n_components"
+
+    @property
+    def _takes_less(self):
+        return (self._size,)
 
     @all_or_nothing
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
@@ -126,6 +131,14 @@ class FeatureMap(
                     phi[rows, :] = move(self._features(streamed[rows, :]), *source)
         check_values(phi, X)
         return phi
+
+    def _what_fits(self, method, X, y, free):
+        """Return with what a method of rows takes at most `free` bytes, as text."""
+        if method != "fit":
+            return rows_at_a_time(self, X, free)
+        # Frequencies or centers, as they are drawn and converted; features of the rows.
+        size = int(SHARE * free / (40 * X.shape[1] + 16 * X.shape[0]))
+        return f"{self._size}={size} takes about {free / 1e6:.0f} MB" if size else ""
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -381,6 +394,7 @@ class RBFNetworkFeatures(FeatureMap):
             centers, indices = self._chosen(X, rng)
         else:
             centers, indices = _like(X, centers), None
+        TiledKernel(kernel, centers, centers[:1, :])  # refuses what `transform` would
         return {
             "kernel_": kernel,
             "bandwidth_": getattr(kernel, "bandwidth", None),

@@ -63,6 +63,7 @@ class _LinearEigenPro(Streaming, Model):
     _accept_sparse = "csr"
     _failure_hint = "Scale X, or pass a shorter step_size."
     _warm_start_needs = "as many features"
+    _takes_less = ("subsample_size", "batch_size", "n_components")
     _epochs_calibrate = True
 
     def __init__(

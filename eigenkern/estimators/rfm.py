@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from os import PathLike
 from typing import Any, Self
 
 import numpy as np
@@ -26,6 +27,7 @@ from ..arrays.array import (
     to_numpy,
 )
 from ..arrays.linalg import large_product
+from ..fitting.checkpoint import Checkpoint
 from ..fitting.conveniences import keep_parameters
 from ..fitting.model import Model
 from ..fitting.outcome import check_values, warn_of_cutoffs
@@ -41,7 +43,7 @@ from ..fitting.validation import (
 )
 from ..kernels import Kernel
 from ..losses import mean_of_targets
-from ..methods.state import State
+from ..methods.state import Saved, State
 from ..operators.gradient import MappedGradient
 from ..plan.of_rounds import plan_of_rounds
 from ..plan.parameters import is_precomputed
@@ -118,6 +120,25 @@ def learned_metrics(problem, max_rounds):
     yield State(problem.refined(best, diagonal), converged=True)
 
 
+class SavedRounds(Saved):
+    """The states of `learned_metrics`; those of a checkpoint are not computed again."""
+
+    _saved = ()
+
+    def __init__(self, problem, rule, max_rounds):
+        self._problem, self._rule = problem, rule
+        self._states = learned_metrics(problem, max_rounds)
+
+    def __next__(self):
+        return next(self._states)
+
+    def load(self, saved):
+        """Take the rounds that the rule has loaded."""
+        self._problem.known = list(self._rule.rounds)
+        for _ in self._rule.rounds:
+            next(self._states)
+
+
 class MetricProblem:
     """Models on X R: fitted to some rows, scored on others, and differentiated.
 
@@ -137,10 +158,15 @@ class MetricProblem:
         Of all fits (`plan_of_rounds`).
     kinds : tuple
         Kinds of metric to learn, in turn; none if no rows tell which is better.
+    known : list of Round
+        The next rounds, if they are known from a checkpoint, without models.
+    xp, device
+        Where X lives.
     """
 
     def __init__(self, model, estimator, data, of_class):
         self._estimator, self._of_class = estimator, of_class
+        self.known, self.xp, self.device = [], namespace(data.X), device_of(data.X)
         labels = data.groups is not None
         self._error_of = _brier_score_of_best_scale if labels else _squared_error
         if not data.constant:
@@ -217,16 +243,28 @@ class MetricProblem:
         model = self._fit(root, kernel, self._train)
         return Round(kind, number, root, kernel, model, self._error(model, root))
 
+    def _known(self, kind, number):
+        """Return this round if it is the next known one; None: it is new, or failed."""
+        if [(one.kind, one.number) for one in self.known[:1]] != [(kind, number)]:
+            return None
+        return self.known.pop(0)
+
     def first_round(self):
         """Return the round of the features as they are."""
         plain = self._as_features(np.ones(self._train.X.shape[1]))
-        return self._round(None, 0, plain)
+        return self._known(None, 0) or self._round(None, 0, plain)
 
     def next_round(self, before, kind):
         """Return the round after this one, or None if it fails or learns nothing."""
         number = before.number + 1
+        known = self._known(kind, number)
+        if known is not None:
+            return known
+        model = before.model
+        if model is None:  # of a checkpoint
+            model = self._fit(before.root, before.kernel, self._train)
         try:
-            M = to_numpy(self._outer_product(before.model, before.root, kind))
+            M = to_numpy(self._outer_product(model, before.root, kind))
             trace = M.sum() if kind == "diagonal" else np.trace(M)
             if not 0 < trace < np.inf:
                 return None
@@ -331,26 +369,43 @@ class RoundRule(Rule):
 
     def __init__(self, problem, max_iter, say):
         self._problem, self.max_iter, self._say = problem, max_iter, say
-        self._rounds, self._chosen = [], None
+        self.rounds, self._chosen = [], None
+
+    @property
+    def losses(self):
+        """The errors of the rounds, and of the chosen one."""
+        return [one.error for one in (*self.rounds, self._chosen) if one is not None]
 
     def update(self, state):
         """Record a round; return whether it is the last."""
         now = state.coef
         number = 1 + sum(
             other.kind == now.kind and other.number < now.number
-            for other in self._rounds
+            for other in self.rounds
         )
         self._say(state, number)
         one = replace(state.coef, model=None)  # models hold copies of X
         if state.converged:
             self._chosen = one
         else:
-            self._rounds.append(one)
+            self.rounds.append(one)
         return state.converged
+
+    def save(self):
+        """Return what `load` needs: the rounds."""
+        rounds = [vars(one) for one in self.rounds]
+        chosen = None if self._chosen is None else vars(self._chosen)
+        return {"rounds": rounds, "chosen": chosen}
+
+    def load(self, saved):
+        """Take the saved rounds of another rule for the same problem."""
+        self.rounds = [_as_round(one) for one in saved["rounds"]]
+        chosen = saved["chosen"]
+        self._chosen = None if chosen is None else _as_round(chosen)
 
     def fitted_attributes(self, interrupted=False):
         """Return the attributes of the model and of the rounds."""
-        rounds = self._rounds
+        rounds = self.rounds
         chosen = self._chosen or min(rounds, key=lambda one: one.error)
         scores = {
             "metric": [one.kind for one in rounds],
@@ -358,6 +413,12 @@ class RoundRule(Rule):
             "score": [1.0 - one.error for one in rounds],
         }
         return self._problem.fitted_attributes(chosen) | {"validation_scores_": scores}
+
+
+def _as_round(saved):
+    """Return a saved round, whose kernel has become a list."""
+    kernel = saved["kernel"]
+    return Round(**saved | {"kernel": None if kernel is None else tuple(kernel)})
 
 
 def mapped(X, root):
@@ -435,6 +496,7 @@ class _RecursiveFeatureMachine(
     _coef_attribute = "metric_root_"
     _in_memory_unless = "a sample of them"
     _takes_constant_targets = False  # its estimator does so
+    _takes_less = ("n_centers", "max_metric_rows", "max_gradient_rows")
 
     def __init__(
         self,
@@ -499,6 +561,9 @@ class _RecursiveFeatureMachine(
         X_val: ArrayLike | None = None,
         y_val: ArrayLike | None = None,
         sample_weight_val: ArrayLike | None = None,
+        *,
+        checkpoint: Checkpoint | str | PathLike[str] | None = None,
+        resume: bool = False,
     ) -> Self:
         """Learn the metric, and fit the estimator to all rows with it.
 
@@ -515,6 +580,11 @@ class _RecursiveFeatureMachine(
             held out for this.
         sample_weight_val : float or array, default=None
             Weights of the rows of X_val.
+        checkpoint : str, path or Checkpoint, default=None
+            Folder to write the rounds so far to, once a minute or as often as a
+            `Checkpoint` says; epochs are rounds here.
+        resume : bool, default=False
+            Continue bit for bit from what is in that folder; start anew if it is empty.
 
         Returns
         -------
@@ -523,16 +593,22 @@ class _RecursiveFeatureMachine(
         Raises
         ------
         ValueError
-            If the data or a parameter is wrong; a model fitted before stays usable.
+            If the data, a parameter or the folder is wrong; a model fitted before stays
+            usable.
         MemoryError
             If memory runs out; the message says what needs less.
+        OSError
+            If the checkpoint folder cannot be written at the start; later that is a
+            RuntimeWarning.
 
         Warns
         -----
         ConvergenceWarning
             If a round failed; the best metric before it is kept.
         """
-        return self._fit(X, y, sample_weight, X_val, y_val, sample_weight_val)
+        validation = X_val, y_val, sample_weight_val
+        options = {"checkpoint": checkpoint, "resume": resume}
+        return self._fit(X, y, sample_weight, *validation, **options)
 
     def _holds_out(self, n):
         return True
@@ -559,8 +635,8 @@ class _RecursiveFeatureMachine(
             by_class = dict(zip(self.classes_.tolist(), of_class.tolist(), strict=True))
             estimator.set_params(class_weight=by_class)
         problem = MetricProblem(self, estimator, data, of_class)
-        solver = learned_metrics(problem, problem.plan.n_rounds)
-        return problem, solver, {}, RoundRule(problem, self._n_iterations, self._tell)
+        rule = RoundRule(problem, self._n_iterations, self._tell)
+        return problem, SavedRounds(problem, rule, problem.plan.n_rounds), {}, rule
 
     @property
     def _n_iterations(self):

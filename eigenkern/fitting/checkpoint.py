@@ -15,6 +15,7 @@ but not the state of the solver, and cannot restore it.
 
 import hashlib
 import json
+import math
 import os
 import pickle
 import re
@@ -39,6 +40,7 @@ from ..methods.step_search import StepTrials
 from ..methods.stochastic import Expansion
 from ..plan.parameters import is_auto
 from ..rows.lazy_rows import StoredRows, in_memory, is_lazy
+from .planning import plan_of
 from .validation import check_flag, check_number, replaced_parameters, warn_user
 
 _MANIFEST = "manifest.json"
@@ -49,6 +51,9 @@ _STATE = r"state-[0-9]+\.npz"
 _KINDS = {"eigenkern": str, "estimator": str, "parameters": dict, "data": dict}
 _KINDS |= {"rng": dict, "chosen": dict, "state": None}
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+# Bytes for what is saved of an epoch, or of a block of random features, besides its
+# numbers: a block of one frequency took 0.8 kB in both files.
+_PART_BYTES = 4096
 # Entry of the manifest if the rows of a file were not held in memory.
 _READ_AT_ONCE = "the number of rows of X read at once"
 
@@ -127,6 +132,7 @@ class Keeper:
 
     def __init__(self, checkpoint, resume, estimator, data):
         self._checkpoint, self._folder = checkpoint, Path(checkpoint.folder)
+        self._most_bytes = _most_bytes(estimator, data) if resume else 0
         found = self._found(resume)
         if found is not None:
             with self._reading(_MANIFEST):
@@ -193,9 +199,11 @@ class Keeper:
         raise self._damaged(_MANIFEST)
 
     def _path(self, name):
-        """Return the path of a file of the checkpoint; it is no device and no link."""
+        """Return the path of a file: no device, no link, and no larger than a state."""
         path = self._folder / name
         if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise self._damaged(name)
+        if path.exists() and path.stat().st_size > self._most_bytes:
             raise self._damaged(name)
         return path
 
@@ -235,11 +243,10 @@ class Keeper:
         try:
             if _hash_of_file(path) != checksum:
                 raise self._damaged(name)
-            with zipfile.ZipFile(path) as archive:  # `savez` compresses nothing
-                if any(one.compress_type for one in archive.infolist()):
-                    raise self._damaged(name)
-            with self._reading(name), np.load(path, allow_pickle=False) as arrays:
-                return dict(arrays)
+            with self._reading(name):
+                _check_members(path, self._most_bytes)
+                with np.load(path, allow_pickle=False) as arrays:
+                    return dict(arrays)
         except (OSError, EOFError, zipfile.BadZipFile) as error:
             raise self._damaged(name) from error
 
@@ -382,6 +389,36 @@ class Keeper:
                 os.fsync(folder)
             finally:
                 os.close(folder)
+
+
+def _most_bytes(estimator, data):
+    """Return more bytes than a file takes, by the plan, and for epochs and blocks."""
+    try:
+        plan = plan_of(estimator, data.X, data.targets.shape[1])
+    except ValueError:  # of impossible sizes, which the fit will name
+        return float("inf")
+    n_parts = plan.n_epochs + plan.chosen.get("most_blocks", 0)
+    return 2.0 * plan.needed + _PART_BYTES * n_parts
+
+
+def _check_members(path, most_bytes):
+    """Raise a ValueError unless the arrays of an archive are as large as they say.
+
+    `savez` compresses nothing, and NumPy allocates what the header of an array says.
+    """
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        if any(one.compress_type for one in members):
+            raise ValueError("compressed")
+        if sum(one.file_size for one in members) > most_bytes:
+            raise ValueError("too large")
+        for one in members:
+            with archive.open(one) as file:
+                major, _ = np.lib.format.read_magic(file)
+                read = getattr(np.lib.format, f"read_array_header_{major}_0")
+                shape, _, dtype = read(file)
+                if file.tell() + math.prod(shape) * dtype.itemsize != one.file_size:
+                    raise ValueError("another size")
 
 
 def _text_of(value):

@@ -27,7 +27,7 @@ from .outcome import (
     warn_of_far_values,
     warn_of_outcome,
 )
-from .planning import planned_seconds, warn_of_long_fit, what_fits
+from .planning import planned_seconds, rows_at_a_time, warn_of_long_fit, what_fits
 from .rules import Callbacks, ProgressLine, train
 from .validation import (
     Interrupted,
@@ -76,6 +76,8 @@ class Model(Conveniences, CallbackSupportMixin, BaseEstimator):
     _tells_outcome = True
     #: `Ends` of the kernel's spectrum, if the last fit found it to be indefinite.
     _kernel_ends = None
+    #: Parameters whose smaller values take less memory, the most useful first.
+    _takes_less = ("n_centers", "cache_size", "n_components", "subsample_size")
     #: Whether epochs with a penalty hold rows out to calibrate on (`calibrates`).
     _epochs_calibrate = False
     #: When a fit with ``verbose`` began, and the seconds it should take (or None).
@@ -239,9 +241,15 @@ class Model(Conveniences, CallbackSupportMixin, BaseEstimator):
         """Return the `Plan` of a fit."""
         raise NotImplementedError
 
-    def _what_fits(self, X, free):
-        """Return parameters with which a fit takes at most `free` bytes, as text."""
-        return what_fits(self, X, free)
+    def _what_fits(self, method, X, y, free):
+        """Return with what a method of rows takes at most `free` bytes, as text."""
+        if "fit" not in method:
+            return rows_at_a_time(self, X, free)
+        n_outputs = np.shape(y)[1] if np.ndim(y) == 2 else 1
+        if hasattr(self, "class_weight"):
+            n_classes = len(getattr(self, "classes_", ()))
+            n_outputs = n_classes if n_classes > 2 else 1
+        return what_fits(self, X, free, n_outputs)
 
     @property
     def _n_iterations(self):

@@ -1,5 +1,6 @@
 """The plan of a fit, made before any number is computed; what it says of long fits."""
 
+from bisect import bisect_left
 from contextlib import suppress
 from dataclasses import replace
 
@@ -7,6 +8,8 @@ from sklearn.base import clone
 
 from ..arrays import memory
 from ..arrays.devices import on_gpu
+from ..arrays.machine import CENTER_TILE, CPU
+from ..arrays.threads import n_blas_threads
 from ..plan.costs import Shape
 from ..plan.parameters import calibrates, is_precomputed, n_to_calibrate
 from ..problems.kernel_parameters import named_kernel
@@ -21,6 +24,9 @@ _FASTER = (
     *({"max_metric_rows": m} for m in (5000, 2000)),
     *({"max_iter": t} for t in (10, 5, 2)),
 )
+# Where memory is short: the smallest size to propose, and the share of the free memory
+# that a proposal may take, as a second try may find less: once 0.93 times as much.
+_LEAST, SHARE = 10, 0.9
 
 
 def plan_of(model, X, n_outputs):
@@ -121,13 +127,73 @@ def warn_of_long_fit(model, X, n_outputs):
 
 
 @memory.read_once()
-def what_fits(model, X, free):
-    """Return what takes at most `free` bytes, as text; empty if nothing is known."""
-    with suppress(ValueError, TypeError, MemoryError):
-        for text, plan in _others(model, X, n_outputs=1):
-            if 1e6 * plan.memory["total"] <= free:
-                return f"{text} takes about {plan.memory['total']:.0f} MB"
-    return ""
+def what_fits(model, X, free, n_outputs=1):
+    """Return what takes at most `free` bytes, or the least, as text; "" if unknown.
+
+    It is the largest value of the first parameter that is enough by itself, or else the
+    most rows.
+    """
+    inner = clone(model._inner()) if hasattr(model, "estimator") else None
+
+    def needed(name, value):
+        rows, smaller = X, clone(model)
+        if name == "rows":
+            rows = X[:value, : value if is_precomputed(model) else None]
+        elif hasattr(model, name):
+            smaller.set_params(**{name: value})
+        else:
+            smaller.set_params(estimator=clone(inner).set_params(**{name: value}))
+        try:
+            smaller._check_parameters()
+            return plan_of(smaller, rows, n_outputs).needed
+        except (ValueError, TypeError, MemoryError, RuntimeError):
+            return float("inf")  # parameters that do not go together
+
+    def text_of(name, value):
+        text = f"{name}={value} takes"
+        if name == "rows":
+            text = f"{value} rows take"
+        elif not hasattr(model, name):
+            text = f"estimator={type(inner).__name__}({name}={value}) takes"
+        return f"{text} about {needed(name, value) / 1e6:.0f} MB"
+
+    whole, least = needed("rows", X.shape[0]), []
+    # If the whole fit should be possible, the plan has too little for it.
+    limit = whole / 2 if whole <= free else SHARE * free
+    names = [n for n in model._takes_less if hasattr(model, n) or hasattr(inner, n)]
+    for name in (*names, "rows"):
+        given = getattr(model, name, None)
+        most = given - 1 if isinstance(given, int) else X.shape[0] - 1
+        values = range(_LEAST, most + 1)
+        if name == "cache_size":
+            values = () if given == 0 else (0,)
+        n_fitting = bisect_left(values, True, key=lambda v: needed(name, v) > limit)
+        if n_fitting:
+            return text_of(name, values[n_fitting - 1])
+        if values and needed(name, values[0]) < float("inf"):
+            least.append((needed(name, values[0]), name, values[0]))
+    if not least:
+        return ""
+    least, *proposal = min(least)
+    if least <= free:
+        return text_of(*proposal)
+    return f"even {text_of(*proposal)}, which must be free"
+
+
+def rows_at_a_time(model, X, free):
+    """Return how many rows a fitted model takes at a time in `free` bytes, as text."""
+    # Checked, converted and encoded rows, values, columns of features; tiles, or rows.
+    free, d = SHARE * free, X.shape[1]
+    width = 8 * (4 * d + 2 * getattr(model, "_n_features_out", 16))
+    tiles, of_row = CPU.tile_bytes * n_blas_threads(), 8 * (4 * CENTER_TILE + 5 * d)
+    factor = getattr(model, "_posterior_factor", None)
+    if factor is not None:  # K, P, U and copies; in a covariance m numbers for each row
+        width += 48 * factor.shape[0] + 8 * int(free**0.5)
+    n_rows = int(max(free / (width + of_row), (free - tiles) / width))
+    if n_rows:
+        return f"{n_rows} rows take about {free / 1e6:.0f} MB"
+    needed = (width + of_row) / 1e6
+    return f"even 1 row takes about {needed:.1f} MB, which must be free"
 
 
 def _duration(seconds):

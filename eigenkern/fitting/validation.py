@@ -1,12 +1,15 @@
 """Checks of user input, with errors that say what is valid."""
 
+import reprlib
 import sys
 import warnings
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from numbers import Integral, Number, Real
+from traceback import clear_frames
 
 import numpy as np
+import scipy.sparse
 from array_api_compat import is_array_api_obj, is_numpy_array
 from sklearn import get_config
 from sklearn.exceptions import ConvergenceWarning
@@ -128,27 +131,49 @@ def check_method(centers, methods):
     if isinstance(centers, str) and centers in methods:
         return True
     if centers is None or isinstance(centers, str):
-        names = ", ".join(repr(name) for name in methods)
-        raise ValueError(
-            f"centers must be {names} or an array of shape "
-            f"(n_centers, n_features); got {centers!r}"
-        )
+        raise ValueError(_wrong_centers(centers, methods))
     return False
+
+
+def _wrong_centers(centers, methods):
+    names, got = ", ".join(repr(name) for name in methods), reprlib.repr(centers)
+    if hasattr(centers, "shape"):
+        got = f"{type(centers).__name__} of shape {tuple(centers.shape)}"
+    return (
+        f"centers must be {names} or an array of shape (n_centers, n_features); "
+        f"got {got}"
+    )
 
 
 def check_centers(centers, X, methods):
     """Return given centers, with the features of X, or None for one of `methods`."""
     if check_method(centers, methods):
         return None
-    centers = check_array(
-        centers, dtype=floats(centers, "centers"), input_name="centers"
-    )
-    if centers.shape[1] != X.shape[1]:
+    try:
+        foreign = is_array_api_obj(centers) and not is_numpy_array(centers)
+        if not foreign and np.asarray(centers).dtype.kind in "USMm":
+            raise ValueError("texts and times are no numbers")
+        found = check_array(
+            centers, dtype=floats(centers, "centers"), input_name="centers"
+        )
+    except (ValueError, TypeError, OverflowError) as error:
+        reason, *_ = str(error).splitlines()
+        if scipy.sparse.issparse(centers) or reason.startswith("centers must"):
+            raise
+        wrong = _wrong_centers(centers, methods)
+        raise ValueError(f"{wrong}: {reason.rstrip(':')}") from error
+    if found.shape[1] != X.shape[1]:
         raise ValueError(
             f"centers must have the {X.shape[1]} features of X; "
-            f"got shape {tuple(centers.shape)}"
+            f"got shape {tuple(found.shape)}"
         )
-    return centers
+    largest, real = float(namespace(found).max(abs(found))), namespace(X).finfo(X.dtype)
+    if largest > float(real.max):
+        raise ValueError(
+            f"centers must be in the range of {X.dtype}, the data type of X; got "
+            f"values up to {largest:.3g}: pass X in float64, or both in another unit"
+        )
+    return found
 
 
 def on_host(labels):
@@ -349,7 +374,7 @@ def all_or_nothing(method):
         before = dict(vars(self))
         try:
             with replaced_parameters(self, _plain_parameters(self)):
-                with computing(self, method.__name__, X):
+                with computing(self, method.__name__, X, *args[:1]):
                     return method(self, X, *args, **options)
         except BaseException as error:
             # An interrupt of an inner estimator that this one fits undoes this fit.
@@ -363,49 +388,54 @@ def all_or_nothing(method):
 
 # Messages of libraries that ran out of memory or threads without a MemoryError.
 _RAN_OUT = ("can't start new thread", "can't allocate memory", "out of memory")
-# What needs less memory, for the parameters and methods that an estimator has.
-_REMEDIES = {
-    "n_centers": "fewer centers (n_centers)",
-    "n_components": "a smaller n_components",
-    "subsample_size": "a smaller subsample_size",
-    "cache_size": "cache_size=0",
-    "partial_fit": "pieces of the data (partial_fit)",
-}
+# What needs less memory, where that is not a smaller number.
+_REMEDIES = {"n_centers": "fewer centers (n_centers)", "cache_size": "cache_size=0"}
 
 
 @contextmanager
-def computing(estimator, method, X=None):
+def computing(estimator, method, X=None, y=None):
     """Compute on the estimator's device, where large products are parallelized here.
 
     BLAS runs on one thread, except for other array libraries than NumPy, which
     parallelize their own products, perhaps with the same BLAS. Every error of running
-    out of memory becomes a MemoryError with advice.
+    out of memory becomes a MemoryError with advice, and one that foresees it says what
+    fits; but within another fit only that does.
     """
     foreign = is_array_api_obj(X) and not is_numpy_array(X)
     blas = nullcontext() if foreign else single_threaded_blas
     try:
         with working_device(estimator.device, X), blas:
             yield
-    except (MemoryError, RuntimeError) as error:
-        said = str(error)
+    except (MemoryError, RuntimeError, memory.TooLittle) as error:
+        said, foreseen = str(error), isinstance(error, memory.TooLittle)
         ran_out = isinstance(error, MemoryError) or any(s in said for s in _RAN_OUT)
-        if not ran_out or " MB " in said:  # another error, or advice is given
+        advised = not foreseen and " MB " in said
+        inside = not getattr(estimator, "_tells_outcome", True)
+        if inside or advised or not (foreseen or ran_out):
             raise
-        like_X = X if is_array_api_obj(X) else np.empty(0)
-        free = memory.available(*compute_devices(estimator.device, like_X)[0])
+        # Arrays of the calls that failed are free for the next try.
+        clear_frames(error.__traceback__)
+        rows = X
+        if is_dask(X) or scipy.sparse.issparse(X):
+            rows = np.empty(0)
+        elif not is_array_api_obj(X):  # a DataFrame, a list, a file
+            rows = np.broadcast_to(0.0, np.shape(X))
+        free = memory.available(*compute_devices(estimator.device, rows)[0])
+        known = estimator._what_fits(method, rows, y, free) if rows.ndim == 2 else ""
+        known = known and f"; {known}"
+        if foreseen:
+            raise ValueError(said + known) from None
         remedies = ["fewer rows at a time"]
         if "fit" in method:
-            names = [name for name in _REMEDIES if hasattr(estimator, name)]
-            remedies = [_REMEDIES[name] for name in names] + [
-                "X in float32, fewer rows"
-            ]
-            if hasattr(estimator, "_what_fits") and like_X.ndim == 2:
-                known = estimator._what_fits(like_X, free)
-                remedies += [known] if known else []
+            names = [name for name in estimator._takes_less if hasattr(estimator, name)]
+            remedies = [_REMEDIES.get(name, f"a smaller {name}") for name in names]
+            if hasattr(estimator, "partial_fit"):
+                remedies.append("pieces of the data (partial_fit)")
+            remedies.append("X in float32, fewer rows")
         raise MemoryError(
             f"{type(estimator).__name__}.{method.lstrip('_')} ran out of "
             f"memory ({said or type(error).__name__}); {free / 1e6:.0f} MB are free "
-            f"besides what it holds. What takes less: {', '.join(remedies)}"
+            f"besides what it holds. What takes less: {', '.join(remedies)}{known}"
         ) from error
 
 

@@ -159,7 +159,7 @@ class Costs:
 
     def __init__(self, shape):
         self._shape, self.n_threads = shape, n_blas_threads()
-        self.flops, self._held, self.peak = 0.0, {}, 0.0
+        self.flops, self._held, self.peak, self.asked = 0.0, {}, 0.0, 0.0
         # Multiply-adds in float64, entries of the kernel, bytes read with the
         # multiply-adds that hide them, bytes touched, and other seconds.
         self._products, self._entries, self._seconds = 0.0, 0.0, _FIT_SECONDS
@@ -214,6 +214,7 @@ class Costs:
         self._reads += [(times * size, times * work) for size, work in other._reads]
         self._touched += [times * size for size in other._touched]
         self.uses(other.peak)
+        self.asks(other.asked)
 
     def finds_equal_rows(self):
         """Add the time to find equal rows."""
@@ -244,6 +245,10 @@ class Costs:
     def uses(self, n_bytes):
         """Add memory that is in use for a while, on top of what is held."""
         self.peak = max(self.peak, sum(self._held.values()) + n_bytes)
+
+    def asks(self, n_bytes):
+        """Add memory that a fit checks to be free, on top of what is held."""
+        self.asked = max(self.asked, sum(self._held.values()) + n_bytes)
 
     def tiles(self, operator, m=None):
         """Return the bytes that the tiles of a product take.
@@ -356,6 +361,11 @@ class Plan:
         return self.costs.seconds(
             product, CPU.kernel_seconds(shape.d, shape.kernel_itemsize, n_threads)
         )
+
+    @property
+    def needed(self):
+        """Bytes that have to be free: what is in use, and what the fit checks."""
+        return max(1e6 * self.memory["total"], self.costs.asked)
 
     def _lines(self):
         """Return names and values, as text."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from ..arrays import memory
 from ..arrays.machine import CPU
+from ..centers.choice import bytes_of_choice
 from ..methods.krylov import krylov_pays
 from ..methods.left_out import n_left_out
 from ..methods.newton import way_down
@@ -132,7 +133,10 @@ def plan_of_closed_form(shape, given=None, most=None):
         rows = n_sampled(n - n_held_out, None if every_row else p)
         matrix = shape.matrix(rows, rows, symmetric=True)
         add_ridge(fit, shape, matrix, rows * shape.d * shape.itemsize)
+    if not every_row:
+        fit.asks(bytes_of_choice(e.centers, n, p))
     _add_rows(fit, shape, n, p, every_row, n_held_out)
+    fit.asks(0 if form is None else form.bytes)
     K = shape.matrix(n - n_held_out, p, symmetric=every_row)
     parts, everything = [K], K
     if n_held_out:
@@ -144,6 +148,8 @@ def plan_of_closed_form(shape, given=None, most=None):
         phases = [parts, [everything]] if n_held_out else [parts]
         n_passes = n_epochs + _HELD_OUT_ITERATIONS * (falkon and shape.labels)
         to_come, n_factors = (n_epochs, 1) if nytro else (n_products, 2)
+        if n_stored:
+            fit.holds("coefficients", 8 * p * k * (n_epochs + 1))
         _add_iterations(fit, shape, phases, n_passes, to_come, n_factors)
     elif every_row:
         _add_full_kernel(fit, shape, everything, factors, kind, n_held_out)

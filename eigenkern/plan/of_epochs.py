@@ -2,9 +2,11 @@
 
 from ..arrays import memory
 from ..arrays.machine import CPU
+from ..centers.choice import bytes_of_choice
 from ..methods.krylov import krylov_pays
 from ..methods.step_search import StepSearch
 from ..operators.cached import cached_bytes, fit_in_memory
+from ..preconditioners.global_spectral import bytes_of_vectors
 from ..rows.dask_rows import DaskRows
 from ..rows.lazy_rows import is_lazy
 from .costs import Costs
@@ -26,8 +28,10 @@ from .sizes import (
     check_at_most,
     chosen_sizes,
     chosen_sizes_on_centers,
+    direct_bytes,
     direct_pays,
     direct_pays_on_centers,
+    exact_bytes,
     factor_pays,
     keeps_rows,
     max_batch_size,
@@ -103,6 +107,8 @@ def plan_on_rows(shape, *, direct=True):
     in_memory = kept[0] is not None
     add_tuning(fit, shape, K, s, q, in_memory)
     n_vectors = n if extra else s
+    if extra:
+        fit.asks(bytes_of_vectors(K, s, q, e.svd_solver))
     fit.holds("preconditioner", 2 * n_vectors * q * size)
     if extra:
         fit.entries(n * s)
@@ -142,6 +148,7 @@ def plan_on_centers(
     n, d, epochs = shape.n_train, shape.d, n_epochs or e.max_iter
     n_rows = n if n_rows is None else n_rows
     fit, Z = Costs(shape), shape.matrix(p, p, symmetric=True)
+    fit.asks(bytes_of_choice(e.centers, n, p))
     fit.holds("centers", p * (d + Z.row_width) * size)
     fit.holds("targets", (8 + size) * n * k)
     if e.algorithm == "eigenpro3-exact" and not needed:
@@ -238,6 +245,7 @@ def _exactly_on_centers(fit, shape, p):
     rows = shape.matrix(n, n, symmetric=True)
     s, q, _ = chosen_sizes(rows, n, e.subsample_size, e.n_components, n)
     fit.holds("data copy", 2 * n * shape.d * size)
+    fit.asks(exact_bytes(n, p, size))
     fit.holds("preconditioner", 8 * p * p + n * q * size)
     add_tuning(fit, shape, rows, s, q, False)
     fit.entries(n * s + n * p + p * p)
@@ -339,6 +347,7 @@ def _add_factor(fit, shape, K):
     """Add one factor of the kernel matrix, in single precision if that suffices."""
     n, k, size = K.shape[0], shape.n_outputs, shape.itemsize
     factor_size = 8 if given_penalty(shape.estimator) > 0 and size == 8 else 4
+    fit.asks(direct_bytes(K))
     fit.holds("kernel matrix", n * n * factor_size)
     fit.uses(fit.tiles(K) + 3 * (n / 8) ** 2 * factor_size + 8 * n * k * 4)
     fit.entries(n * n / 2 + _N_REFINEMENTS * n * n, k)

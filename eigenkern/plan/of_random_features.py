@@ -47,7 +47,8 @@ def plan_of_random_features(shape, *, in_pieces=False, sizes=None):
     Of rows `in_pieces` each is seen once; `sizes` are F and B of earlier pieces. Chosen
     besides: the `block_size` F; which `blocks` a step changes; `n_passes` over the rows
     in an epoch; from how many rows a penalty is chosen, `n_ridge_rows`, or 0; and the
-    bytes of values of f that are `kept`, and of `frequencies`.
+    bytes of values of f that are `kept`, of `frequencies`, and of a `block`; and the
+    `most_blocks` that there can be.
 
     With values of f in float64, the blocks since the last visit of a batch cost n F per
     step, whatever B is, so a batch of all rows has the least noise. F is so large that
@@ -96,6 +97,9 @@ def plan_of_random_features(shape, *, in_pieces=False, sizes=None):
     fit.products(values * (d + 2 * k), size)
     fit.takes(values * CPU.function * size / 4 / fit.n_threads, 2 * values)
     fit.uses((2 * m * F + 2 * m * k) * size)
+    # Features of a batch and coefficients of a block; frequencies as they are drawn.
+    block = (2 * m * F + 2 * F * k) * size + 3 * 8 * F * d
+    fit.asks(block)
     return fit.plan(
         e.algorithm,
         batch_size=m,
@@ -107,6 +111,8 @@ def plan_of_random_features(shape, *, in_pieces=False, sizes=None):
         n_ridge_rows=n_ridge_rows,
         kept=kept,
         frequencies=frequencies,
+        block=block,
+        most_blocks=min(early + total, most),
     )
 
 

@@ -71,6 +71,9 @@ def plan_of_rounds(shape, plan_of_fit):
     # The rows without far values; those of the metric and those to judge it; X R.
     copies = (n + 2 * n_part + n_held_out) * d * size
     fit.holds("data copy", copies)
+    if "full" in kinds:  # R of each round; M, its eigenvectors and R in float64
+        fit.holds("metrics", (1 + len(kinds) * e.max_rounds) * d * d * size)
+        fit.uses(24 * d * d)
 
     def include(one, n_times, factor_size):
         fit.includes(one.costs, n_times)

@@ -2,9 +2,7 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from ..arrays import memory
 from ..arrays.array import is_numpy, namespace
@@ -58,6 +56,9 @@ _ROWS_PER_FEATURE = 8
 _ALL_ROWS_SECONDS, _CENTERS_SECONDS, _CENTERS_FACTOR = 35, 60, 5
 # Iterations that Falkon usually needs with many centers.
 FALKON_ITERATIONS = 20
+# Numbers per row of the leave-one-out errors of a path: three for each of 100
+# penalties, for a column of targets and one of ones.
+_PATH_WIDTH = 600
 # Memory needed to measure on r rows, divided by r^2: six r x r matrices in float64.
 _MEASURING_BYTES = 6 * 8
 
@@ -69,7 +70,10 @@ class ClosedForm:
     With p centers, k matrices of p x p numbers at a time, blocks of b rows, and c other
     stored numbers, such as the candidates of a path, it is ::
 
-        8 (k p^2 + 3 b p + c) + 2 BLOCK_BYTES
+        8 (k p^2 + 3 b p + c) + 2 min(8 n w, BLOCK_BYTES)
+
+    where w numbers per row are p, and for a path 600 more, three for each penalty and
+    column of its leave-one-out errors.
 
     Attributes
     ----------
@@ -83,8 +87,6 @@ class ClosedForm:
         8 k p^2.
     n_centers : int or None
         p; None for the full kernel.
-    make_smaller : callable
-        ``make_smaller(n_centers=)`` returns the form with fewer centers.
     """
 
     bytes: int
@@ -92,7 +94,6 @@ class ClosedForm:
     size: int
     bytes_of_squares: int
     n_centers: int | None
-    make_smaller: Callable
 
     #: k. The matrices are K_mm or its factor, R, sums over the training rows (and over
     #: the validation rows and both), whitened sums, eigenvectors and their workspace.
@@ -144,31 +145,22 @@ class ClosedForm:
         n_squares = cls.SQUARES[kind] + 2 * validated
         n_block = min(int(BLOCK_BYTES // (8 * n_centers)) + 16, n_rows)
         squares = 8 * n_squares * n_centers**2
-        needed = squares + 8 * (3 * n_block * n_centers + n_stored) + 2 * BLOCK_BYTES
+        width = n_centers + (_PATH_WIDTH if "path" in kind else 0)
+        needed = squares + 8 * (3 * n_block * n_centers + n_stored)
+        needed += 2 * min(8 * n_rows * width, BLOCK_BYTES)
         work = cls.CUBES[kind] * n_centers**3
         work += cls.SUMS.get(kind, 0) * n_rows * n_centers**2 / 2
         full = kind.startswith("full")
         shown = None if full else n_centers
-        options = {"validated": validated, "n_stored": n_stored}
-        smaller = partial(cls.make, kind, n_rows=n_rows, **options)
-        return cls(int(needed), work, n_centers, squares, shown, smaller)
+        return cls(int(needed), work, n_centers, squares, shown)
 
     def check_memory(self, place):
         """Raise a ValueError unless the free memory of a device holds the fit."""
-        free, squares = memory.available(place.xp, place.device), self.bytes_of_squares
-        if self.bytes <= free:
-            return
         needs = f"n_centers={self.n_centers} needs {self.bytes / 1e6:.0f} MB"
-        remedy = "at least that much must be free"
-        if 4 * squares > self.bytes:
-            needs += f", {squares / 1e6:.0f} of it for matrices of "
+        if 4 * self.bytes_of_squares > self.bytes:
+            needs += f", {self.bytes_of_squares / 1e6:.0f} of it for matrices of "
             needs += f"{self.size} x {self.size}"
-            most = bisect_right(
-                range(1, self.size),
-                free,
-                key=lambda p: self.make_smaller(n_centers=p).bytes,
-            )
-            remedy = "pass a smaller n_centers" + (f", at most {most}" if most else "")
+        remedy = "pass a smaller n_centers"
         memory.check(self.bytes, place.xp, place.device, needs, remedy)
 
 
@@ -308,6 +300,11 @@ def direct_bytes(operator):
     matrix, in float64, took 3.5 times its memory.
     """
     return 8 * operator.shape[0] ** 2 * (1 if is_numpy(operator.xp) else 4)
+
+
+def exact_bytes(n, p, itemsize):
+    """Return the memory of K(X, Z) of n rows and p centers, and of two factors."""
+    return itemsize * n * p + 16.0 * p * p
 
 
 def direct_pays_on_centers(

@@ -125,14 +125,18 @@ class GlobalSpectral(TopEigenvectors):
         return large_product(self.vectors, self.scales[:, None] * image)
 
 
+def bytes_of_vectors(operator, s, q, svd_solver):
+    """Return the bytes that computing q eigenvectors of all rows from s rows takes."""
+    # V, K V and their rotations; s rows of K, and their weighted copy.
+    n_columns = 4.0 * q + (2.0 * s if svd_solver == "randomized" else 0.0)
+    return operator.itemsize * operator.shape[0] * n_columns
+
+
 def _check_memory(operator, s, q, svd_solver):
     """Raise a ValueError unless the free memory holds eigenvectors of all rows."""
-    n, size = operator.shape[0], operator.itemsize
-    # V, K V and their rotations; s rows of K, and their weighted copy.
-    needed = 4.0 * size * n * q
+    n, needed = operator.shape[0], bytes_of_vectors(operator, s, q, svd_solver)
     remedy = "a smaller n_components"
     if svd_solver == "randomized":
-        needed += 2.0 * size * n * s
         remedy += ", a smaller subsample_size or svd_solver='nystrom'"
     needs = f"n_components={q} eigenvectors of {n} rows with svd_solver={svd_solver!r} "
     needs += f"need {needed / 1e6:.0f} MB"

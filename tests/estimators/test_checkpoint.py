@@ -1,11 +1,13 @@
 """Checkpoints: fits that stop at any moment and resume bit for bit."""
 
 import errno
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from functools import partial
 from pathlib import Path
 
@@ -31,10 +33,12 @@ from eigenkern import (
     NystromRegressor,
     NytroClassifier,
     NytroRegressor,
+    RFMClassifier,
     RFMRegressor,
 )
 from eigenkern.arrays import memory
 from eigenkern.arrays.array import to_numpy
+from eigenkern.estimators.rfm import MetricProblem
 from eigenkern.fitting import checkpoint
 from eigenkern.fitting import rules as callbacks
 from eigenkern.fitting import rules as training
@@ -157,6 +161,92 @@ def test_a_fit_goes_on_bit_for_bit(name, data, copies, tmp_path):
         resumed = clone(model)
         resumed.fit(X, y, weights, checkpoint=every_epoch(copy), resume=True)
         assert_equal_models(resumed, expected)
+
+
+INNER = EigenProRegressor(
+    algorithm="eigenpro2", bandwidth="median", max_iter=2, early_stopping=True
+)
+ROUNDS = {
+    "default": RFMRegressor(metric="diagonal", max_rounds=1),
+    "early stopping, outputs": RFMRegressor(INNER, metric="diagonal", max_rounds=2),
+    "float32": RFMRegressor(
+        NystromRegressor(n_centers=30, alpha=1e-3, bandwidth="median"), max_rounds=3
+    ),
+    "random state": RFMRegressor(
+        NytroRegressor(n_centers=30, random_state=np.random.RandomState(3)),
+        metric="full",
+        max_rounds=2,
+    ),
+    "classes": RFMClassifier(
+        EigenProClassifier(alpha=1e-2), max_rounds=2, class_weight="balanced"
+    ),
+}
+
+
+def assert_equal_rounds(one, other, X):
+    """Compare recursive feature machines bit for bit."""
+    attributes = {
+        name: value for name, value in vars(other).items() if name != "estimator_"
+    }
+    for name in attributes:
+        if name.endswith("_") and not name.startswith("_"):
+            assert_equal_values(getattr(one, name), getattr(other, name))
+    assert_array_equal(one.predict(X), other.predict(X))
+    coef = other.estimator_._coef_attribute
+    assert_array_equal(getattr(one.estimator_, coef), getattr(other.estimator_, coef))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", ROUNDS)
+def test_rounds_go_on_bit_for_bit(name, data, copies, tmp_path, monkeypatch):
+    X, y, labels = data
+    model = clone(ROUNDS[name])
+    if name != "random state":
+        model.set_params(random_state=0)
+    y = np.stack([y, -2.0 * X[:, 1]], axis=1) if "outputs" in name else y
+    y = labels if name == "classes" else y
+    X = X.astype(np.float32) if name == "float32" else X
+    weights = np.linspace(0.5, 2.0, len(y))
+    if name == "random state":
+        model.set_params(random_state=np.random.RandomState(5))
+    expected = clone(model).fit(X, y, weights)
+    written = clone(model)
+    written.fit(X, y, weights, checkpoint=every_epoch(tmp_path / "all"))
+    assert_equal_rounds(written, expected, X)
+    n_rounds = len(expected.validation_scores_["score"])
+    assert len(copies) == n_rounds + 1 > 2
+    learned, learn = [], MetricProblem._outer_product
+
+    def learning(*args):
+        learned.append(1)
+        return learn(*args)
+
+    monkeypatch.setattr(MetricProblem, "_outer_product", learning)
+    for i, copy in enumerate(list(copies)):
+        learned.clear()
+        resumed = clone(model)
+        resumed.fit(X, y, weights, checkpoint=every_epoch(copy), resume=True)
+        assert_equal_rounds(resumed, expected, X)
+        # The importances are computed at the end.
+        assert len(learned) == max(n_rounds - 1 - i, 0) + 1
+
+
+def test_rounds_of_another_fit_are_refused(data, copies, tmp_path):
+    X, y, _ = data
+    inner = NystromRegressor(n_centers=30, alpha=1e-3, bandwidth="median")
+    model = RFMRegressor(inner, max_rounds=1, random_state=0)
+    given = {"X_val": X[80:], "y_val": y[80:]}
+    model.fit(X[:80], y[:80], **given, checkpoint=every_epoch(tmp_path / "all"))
+    X, y, folder = X[:80], y[:80], copies[1]
+    other = clone(model).set_params(max_rounds=2)
+    assert_refused(other, X, y, folder, "max_rounds is 1 there and 2 here", **given)
+    other = clone(model).set_params(estimator__alpha=1e-2)
+    assert_refused(other, X, y, folder, "another fit: estimator is Nystrom", **given)
+    assert_refused(model, X, -y, folder, "another fit: y is", **given)
+    assert_refused(model, X, y, folder, "another fit: X_val is")
+    assert_refused(model, X, y, folder, "resume=True", resume=False, **given)
+    forged(folder, inside("state", "tree", "rule", rounds=[{"kind": None}]))
+    assert_refused(model, X, y, folder, "is damaged: manifest.json", **given)
 
 
 def minus_distance(A, B):
@@ -684,6 +774,41 @@ def test_compressed_arrays_are_not_expanded(fitted):
     checksum = checkpoint._hash_of_file(folder / "state-3.npz")
     forged(folder, inside("state", checksum=checksum))
     assert_refused(model, X, y, folder, "is damaged: state-3.npz")
+
+
+def test_arrays_are_as_large_as_they_say(fitted):
+    """NumPy allocates what a header says before it reads the array."""
+    model, X, y, folder = fitted
+    state = folder / "state-3.npz"
+    with np.load(state) as arrays:
+        name = arrays.files[0]
+    header = io.BytesIO()
+    claim = {"descr": "<f8", "fortran_order": False, "shape": (10**6, 10**6)}
+    np.lib.format.write_array_header_1_0(header, claim)
+    with zipfile.ZipFile(state, "w") as archive:
+        archive.writestr(f"{name}.npy", header.getvalue() + bytes(8))
+    checksum = checkpoint._hash_of_file(state)
+    forged(folder, inside("state", checksum=checksum))
+    assert_refused(model, X, y, folder, "is damaged: state-3.npz")
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "state-3.npz"])
+def test_what_is_larger_than_the_plan_is_not_read(name, fitted, monkeypatch):
+    model, X, y, folder = fitted
+    os.truncate(folder / name, 10**10)  # a hole, which takes no place
+    monkeypatch.setattr(checkpoint, "_hash_of_file", lambda path: pytest.fail(path))
+    with pytest.raises(ValueError, match=f"is damaged: {name}"):
+        model.fit(X, y, checkpoint=folder, resume=True)
+
+
+def test_members_together_are_no_larger_than_the_plan(fitted):
+    model, X, y, folder = fitted
+    most = checkpoint._most_bytes(model, model_data(model, X, y))
+    assert 1e6 < most < 1e9
+    state = folder / "state-3.npz"
+    checkpoint._check_members(state, most)
+    with pytest.raises(ValueError, match="too large"):
+        checkpoint._check_members(state, state.stat().st_size / 2)
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs /dev/zero")

@@ -345,6 +345,17 @@ def test_bandwidths_that_are_too_small_for_the_type(rng):
     assert np.isfinite(features.fit_transform(X.astype(np.float64))).all()
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20])
+def test_what_transform_would_refuse_is_not_fitted(scale, rng):
+    X = (scale * rng.standard_normal((30, 2))).astype(np.float32)
+    features = RBFNetworkFeatures(n_centers=10, random_state=0)
+    with pytest.raises(
+        ValueError, match=r"too (small|large) for float32: pass float64"
+    ):
+        features.fit(X)
+    assert np.isfinite(features.fit_transform(X.astype(np.float64))).all()
+
+
 @both
 def test_memory_is_that_of_the_features(cls, rng):
     X = rng.standard_normal((20_000, 5)).astype(np.float32)

@@ -4,6 +4,7 @@ import copy
 
 import numpy as np
 import pytest
+import scipy.sparse
 from numpy.testing import assert_allclose
 from sklearn import clone
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
@@ -224,6 +225,58 @@ def test_centers(model, centers, regression):
         ValueError, match=f"centers must be 'uniform'.*; got {centers!r}"
     ):
         model.fit(*regression[:2])
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [
+        EigenProRegressor,
+        NystromRegressor,
+        NytroRegressor,
+        FalkonLikeRegressor,
+        RBFNetworkFeatures,
+    ],
+)
+@pytest.mark.parametrize(
+    "centers, got",
+    [
+        (b"uniform", "b'uniform': texts and times are no numbers"),
+        (("uniform",), r"\('uniform',\): texts"),
+        (np.array([["1", "2", "3"]]), r"ndarray of shape \(1, 3\): texts"),
+        (np.ones((4, 3), dtype="datetime64[s]"), r"ndarray of shape \(4, 3\): texts"),
+        (5, "5: Expected 2D array"),
+        (np.ones(3), r"ndarray of shape \(3,\): Expected 2D array"),
+        (np.ones((1, 2, 3)), r"ndarray of shape \(1, 2, 3\): Found array with dim 3"),
+        (np.full((2, 3), np.nan), r"ndarray of shape \(2, 3\): .*contains NaN"),
+        (np.array([["a", 1, 2]], dtype=object), "ndarray .*: could not convert"),
+        (np.ones((2, 3)) + 1j, r"ndarray of shape \(2, 3\): Complex data"),
+        ([[1, 2, 3], [1, 2]], r"\[\[1, 2, 3\], \[1, 2\]\]: setting an array element"),
+        (np.empty((0, 3)), r"ndarray of shape \(0, 3\): Found array with 0 sample"),
+        ({"a": 1}, "{'a': 1}: float"),
+        ([[10**400, 1, 2]], r"\[\[100.*: int too large"),
+    ],
+    ids=repr,
+)
+def test_centers_that_are_none(cls, centers, got, regression):
+    right = (
+        r"centers must be 'uniform', .* or an array of shape \(n_centers, n_features\)"
+    )
+    with pytest.raises(ValueError, match=f"^{right}; got {got}"):
+        cls(centers=centers).fit(*regression[:2])
+
+
+@pytest.mark.parametrize("cls", [EigenProRegressor, NytroRegressor, RBFNetworkFeatures])
+def test_centers_of_another_kind(cls, regression):
+    X, y, *_ = regression
+    with pytest.raises(TypeError, match="Sparse data was passed for centers"):
+        cls(centers=scipy.sparse.csr_array(X[:5])).fit(X, y)
+    with pytest.raises(ValueError, match=r"centers must have the 3 .* shape \(5, 2\)"):
+        cls(centers=X[:5, :2]).fit(X, y)
+    message = (
+        "centers must be in the range of float32, .* up to 1e[+]300: pass X in float64"
+    )
+    with pytest.raises(ValueError, match=message):
+        cls(centers=1e300 * np.eye(3)).fit(X.astype(np.float32), y)
 
 
 @pytest.mark.parametrize("cls", [*EVERY[1:3], *EVERY[4:6], RBFNetworkFeatures])
