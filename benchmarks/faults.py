@@ -275,18 +275,22 @@ def main():
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    lines = [
-        f"{date.today()}; {platform.machine()}, {processor()}, "
-        f"Python {platform.python_version()}",
+    path = RESULTS / "faults.txt"
+    rows = dict.fromkeys(PARTS)
+    for row in path.read_text().splitlines()[2:]:  # of parts that are not run
+        rows[row.split()[0]] = row
+    head = [
+        f"{platform.machine()}, {processor()}, Python {platform.python_version()}",
         f"{'':12}{'tried':>8}{'lost':>8}",
     ]
-    print("\n".join(lines))
+    print("\n".join(head))
     for part in args.parts:
         n, n_lost = PARTS[part](args.times)
-        lines.append(f"{part:12}{n:8}{n_lost:8}")
-        print(lines[-1], flush=True)
+        rows[part] = f"{part:12}{n:8}{n_lost:8}  {date.today()}"
+        print(rows[part], flush=True)
     if args.write:
-        (RESULTS / "faults.txt").write_text("\n".join(lines) + "\n")
+        lines = head + [row for row in rows.values() if row]
+        path.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

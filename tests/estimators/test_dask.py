@@ -665,14 +665,20 @@ class ClientHere:
 
     def __init__(self):
         self.status, self.calls = "running", Counter()
-        self.road = self.when = self.error = None
-        self.status_then = "running"
+        self.fails()
+
+    def fails(self, road=None, when=0, error=None, status=("running", "running")):
+        """Raise an error at a call; the status then, and from the next call on."""
+        self.calls.clear()
+        self.road, self.when, self.error, self.statuses = road, when, error, status
 
     def called(self, road):
         self.calls[road] += 1
         if road == self.road and self.calls[road] == self.when:
-            self.status = self.status_then
+            self.road, self.status = None, self.statuses[0]
             raise self.error
+        if self.road is None:
+            self.status = self.statuses[1]
         if self.status != "running":
             raise AttributeError("'NoneType' object has no attribute 'send'")
 
@@ -754,25 +760,23 @@ def calls_to_fail(client, road):
 def test_a_lost_worker_costs_time(road, error, client_here):
     client, (expected, calls) = client_here, calls_to_fail(client_here, road)
     for when in calls:
-        client.calls.clear()
-        client.road, client.when, client.error = road, when, error
+        client.fails(road, when, error)
         model = clone(FALKON).fit(*LAZY)
         assert client.calls[road] > when
         assert_allclose(model.dual_coef_, expected.dual_coef_, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("status", ["connecting", "running"])  # it is noticed later
 @pytest.mark.parametrize("road", ROADS)
-def test_a_lost_scheduler_raises_one_error(road, client_here, tmp_path):
+def test_a_lost_scheduler_raises_one_error(road, status, client_here, tmp_path):
     client, (expected, calls) = client_here, calls_to_fail(client_here, road)
     for when in calls:
-        client.calls.clear()
-        client.road, client.when, client.error = road, when, CancelledError("lost")
-        client.status_then = "connecting"
+        client.fails(road, when, CancelledError("lost"), (status, "connecting"))
         model, checkpoint = clone(FALKON), Checkpoint(tmp_path / str(when), seconds=0)
         with pytest.raises(ConnectionError, match=r"scheduler.*resume=True"):
             model.fit(*LAZY, checkpoint=checkpoint)
         assert not hasattr(model, "dual_coef_")
-        client.status = "running"
+        client.fails()
         model.fit(*LAZY, checkpoint=checkpoint, resume=True)
         assert_allclose(model.dual_coef_, expected.dual_coef_, rtol=0, atol=1e-12)
 
