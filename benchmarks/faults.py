@@ -204,6 +204,11 @@ class Cluster:
         self.process.communicate()
 
 
+def _read(chunk):
+    time.sleep(0.05)  # so that many processes are killed while chunks are computed
+    return chunk
+
+
 def dask(times):
     """Return how many processes of a cluster were killed, and how many fits it cost."""
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
@@ -211,7 +216,10 @@ def dask(times):
     X, y = data(10_000)
     # With eight targets, parts of them are so large that they are sent by `scatter`.
     Y = y[:, None] * np.arange(1.0, 9.0)
-    rows, targets = (da.from_array(one, chunks=(1000, -1)) for one in (X, Y))
+    rows, targets = (
+        da.from_array(one, chunks=(1000, -1)).map_blocks(_read, dtype=one.dtype)
+        for one in (X, Y)
+    )
     options = {"n_centers": 300, "tol": 0.0, "random_state": 0}
     models = [
         EigenProRegressor(batch_size=1000, max_iter=4, **options),
