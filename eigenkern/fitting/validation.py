@@ -272,6 +272,7 @@ def check_weights(sample_weight, n, name="sample_weight"):
             f"{name} must be a number or an array of shape ({n},), one weight per row "
             f"of X; got {sample_weight!r}"
         )
+    sample_weight = computed(sample_weight)
     weights = check_array(
         sample_weight,
         ensure_2d=False,

@@ -1,7 +1,6 @@
 """Matrices of rows in a Dask array: products are computed where the rows are."""
 
 from collections import Counter
-from concurrent.futures import CancelledError
 from functools import partial, reduce
 from operator import add, itemgetter
 
@@ -372,15 +371,10 @@ class DaskShards(OnWorkers):
             local = self._local
             places = self._cluster.threads()[: self.shape[1]]
             parts = equal_slices(self.shape[1], len(places))
-            sent = [
+            self._handles += [
                 (place, part, self._cluster.send(local.of_centers(part), place))
                 for place, part in zip(places, parts, strict=True)
             ]
-            # The centers of a lost worker went elsewhere, and its tasks would wait for
-            # it.
-            if not set(places) <= set(self._cluster.threads()):
-                raise CancelledError("a worker was lost while centers were sent")
-            self._handles += sent
         return self._handles
 
     def _run(self, method, rows, A=None):

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import CancelledError
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +27,10 @@ from .lazy_rows import LazyRows, check_finite_rows, rows_at
 _SCATTERED_BYTES = 2**18
 # How often to try work that lost data with a worker, and the seconds between tries.
 _TRIALS, _PAUSE = 5, 1.0
+# What Dask raises if a worker is lost: the scheduler does not find it (KeyError), the
+# connection ends (OSError), or a value is gone.
+_LOST = KeyError, OSError, CancelledError
+_GO_ON = "a fit with checkpoint= goes on where it was, with resume=True"
 # Number of arrays whose parts are remembered on the workers: targets and weights.
 _N_PARTS = 2
 # A thread keeps its chunks if it has no more than this many times the average number.
@@ -46,6 +50,9 @@ class Here:
     """This process, with the methods of `Workers`; handles are values themselves."""
 
     n_workers, message_seconds = 1, 0.0
+
+    def compute(self, value):
+        return value.compute()
 
     def compute_chunks(self, X):
         import dask
@@ -78,7 +85,11 @@ class Here:
 
 
 class Workers:
-    """The workers of a client."""
+    """The workers of a client.
+
+    All that is asked of the cluster goes through `_ask`, which decides what its errors
+    mean, and in `attempt`, which asks again what was lost with a worker.
+    """
 
     #: Seconds of a message to a worker and back: 7 to 13 ms on one machine.
     message_seconds = 0.01
@@ -86,10 +97,67 @@ class Workers:
     def __init__(self, client):
         self._client = client
 
+    def _ask(self, call, *args, handles=(), **options):
+        """Return ``call(*args)``; raise a CancelledError if a worker was lost.
+
+        A lost scheduler raises a ConnectionError. Errors of functions, whose handles
+        have failed, are raised as they are.
+        """
+        from distributed import KilledWorker
+
+        try:
+            return call(*args, **options)
+        except KilledWorker as error:
+            raise RuntimeError(
+                "workers of the Dask cluster died again and again at the same task, "
+                "most often because it takes more memory than they have: raise their "
+                "memory_limit, or pass X with smaller chunks (X.rechunk) or a smaller "
+                f"n_centers. Dask says: {error}"
+            ) from error
+        except Exception as error:
+            failed = any(handle.status == "error" for handle in handles)
+            if failed and not isinstance(error, CancelledError):
+                raise
+            if self._client.status != "running":
+                raise ConnectionError(
+                    "the connection to the scheduler of the Dask cluster is lost: "
+                    f"connect to a cluster and fit again; {_GO_ON}"
+                ) from error
+            if isinstance(error, _LOST):
+                raise CancelledError(f"a worker was lost: {error}") from error
+            raise
+
+    def attempt(self, step, forget=None):
+        """Return ``step()``, retried if data was lost with a worker.
+
+        The scheduler computes lost chunks again, but not values that were sent;
+        ``forget()`` makes sure that these are sent again.
+        """
+        for trial in range(_TRIALS):
+            try:
+                if trial > 0:
+                    time.sleep(_PAUSE)
+                    if forget is not None:
+                        forget()
+                return step()
+            except CancelledError as error:
+                if trial == _TRIALS - 1:
+                    raise ConnectionError(
+                        f"data on the Dask cluster was lost {_TRIALS} times, with its "
+                        "workers or its scheduler: create X from files, not from what "
+                        f"was sent to workers, and fit again; {_GO_ON}"
+                    ) from error
+
     @property
     def n_workers(self):
         """Threads of all workers."""
         return max(len(self.threads()), 1)
+
+    def compute(self, value):
+        """Return a Dask collection as an array or DataFrame, here."""
+        return self.attempt(
+            lambda: self.gather([self._ask(self._client.compute, value)])[0]
+        )
 
     def compute_chunks(self, X):
         """Return futures of the chunks of a Dask array, in order.
@@ -98,6 +166,9 @@ class Workers:
         moves to others: 5 of 8 chunks on one of two workers cost a quarter of the
         speed. Persisted chunks stay where they are.
         """
+        return self.attempt(lambda: self._compute_chunks(X))
+
+    def _compute_chunks(self, X):
         from distributed import futures_of, wait
 
         persisted = {future.key: future for future in futures_of(X)}
@@ -106,8 +177,9 @@ class Workers:
         if stay:
             chunks = [persisted[key] for key in keys]
         else:
-            chunks = self._client.compute(list(X.to_delayed().reshape(-1)))
-        wait(chunks)
+            delayed = list(X.to_delayed().reshape(-1))
+            chunks = self._ask(self._client.compute, delayed)
+        self._ask(wait, chunks)
         self.gather([chunk for chunk in chunks if chunk.status == "error"])
         if stay:
             return chunks
@@ -122,21 +194,24 @@ class Workers:
                 if room <= 0:
                     break
                 free[place] -= 1
-                options = {"workers": [place], "allow_other_workers": True}
-                chunks[i] = self._client.submit(_same, chunks[i], pure=False, **options)
-        wait(chunks)
+                chunks[i] = self.submit(_same, chunks[i], place=place)
+        self._ask(wait, chunks)
         return chunks
 
     def places(self, chunks):
         """Return the worker of each chunk."""
-        who_has = self._client.who_has(chunks)
+        who_has = self.attempt(lambda: self._ask(self._client.who_has, chunks))
         return [min(who_has.get(chunk.key) or ("lost",)) for chunk in chunks]
 
     def threads(self):
         """Return each worker once per thread; wait until there is a worker."""
-        if not self._client.nthreads():
-            self._client.wait_for_workers(1)
-        threads = self._client.nthreads()
+
+        def found():
+            if not self._ask(self._client.nthreads):
+                self._ask(self._client.wait_for_workers, 1)
+            return self._ask(self._client.nthreads)
+
+        threads = self.attempt(found)
         return [place for place, n in threads.items() for _ in range(n)]
 
     def is_too_large(self, n_bytes):
@@ -146,58 +221,36 @@ class Workers:
 
     def _memory(self):
         """Return the memory limit of each worker, None without one, and its use."""
-        return self._client.run(_limit_and_use, on_error="ignore")
+        run = partial(self._client.run, _limit_and_use, on_error="ignore")
+        return self.attempt(lambda: self._ask(run))
 
     def send(self, value, place=None):
-        """Return a handle of a value for functions on one worker, or on all.
+        """Return a handle of a value for functions on one worker, or on any.
 
-        A value sent to all workers is not lost with one of them.
+        A worker takes it from another one that has it.
         """
         if getattr(value, "nbytes", _SCATTERED_BYTES) < _SCATTERED_BYTES:
             return value
-        workers = [place] if place in self._client.nthreads() else None
-        return self._client.scatter(value, workers, broadcast=place is None, hash=False)
+
+        def sent():
+            workers = [place] if place in self.threads() else None
+            return self._ask(self._client.scatter, value, workers, hash=False)
+
+        return self.attempt(sent)
 
     def submit(self, function, *args, place=None):
-        """Return a handle of ``function(*args)``, computed on one worker or on any."""
-        workers = None if place is None else [place]
-        return self._client.submit(function, *args, pure=False, workers=workers)
+        """Return a handle of ``function(*args)``, computed on any worker.
+
+        That is one worker's, if `place` names it and it is there.
+        """
+        options = {"pure": False}
+        if place is not None:
+            options |= {"workers": [place], "allow_other_workers": True}
+        return self._ask(self._client.submit, function, *args, **options)
 
     def gather(self, handles):
         """Return the values of handles."""
-        from distributed import KilledWorker
-
-        try:
-            return self._client.gather(handles)
-        except KilledWorker as error:
-            raise RuntimeError(
-                "workers of the Dask cluster died again and again at the same task, "
-                "most often because it takes more memory than they have: raise their "
-                "memory_limit, or pass X with smaller chunks (X.rechunk) or a smaller "
-                f"n_centers. Dask says: {error}"
-            ) from error
-
-    def attempt(self, step, forget=None):
-        """Return ``step()``, retried if data was lost with a worker.
-
-        The scheduler computes lost chunks again, but not values that were sent;
-        ``forget()`` makes sure that these are sent again.
-        """
-        for trial in range(_TRIALS):
-            try:
-                return step()
-            except (CancelledError, OSError) as error:
-                if self._client.status != "running":
-                    raise ConnectionError(
-                        "the connection to the scheduler of the Dask cluster is lost: "
-                        "connect to a cluster and fit again; a fit with checkpoint= "
-                        "goes on where it was, with resume=True"
-                    ) from error
-                if trial == _TRIALS - 1 or not isinstance(error, CancelledError):
-                    raise
-                if forget is not None:
-                    forget()
-                time.sleep(_PAUSE)
+        return self._ask(self._client.gather, handles, handles=handles)
 
     def room(self):
         """Return the bytes that may be cached on each worker; none without a limit."""
@@ -240,8 +293,11 @@ class DaskRows(LazyRows):
         self._names = [place for place, _ in number]
         self._group_of = np.array(groups)
         self._parts = []  # (array, handles of its parts) of the last ones
-        like = self.cluster.submit(_first_row, self.chunks[0])
-        self.like = self.cluster.gather([like])[0]
+        self.like = self.cluster.attempt(
+            lambda: self.cluster.gather(
+                [self.cluster.submit(_first_row, self.chunks[0])]
+            )
+        )[0]
         self.dtype, self.device = self.like.dtype, device_of(self.like)
         self.on_blocks(check_finite_rows)
 
@@ -368,7 +424,7 @@ class DaskRows(LazyRows):
     def on_blocks(self, function):
         """Return a function's values for blocks of rows, group by group."""
         found = self.cluster.attempt(
-            lambda: self.cluster.gather(self.run(_on_pieces, function))
+            lambda: self.cluster.gather(self.run(_on_pieces, function)), self.forget
         )
         return [value for values in found for value in values]
 

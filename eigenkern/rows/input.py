@@ -7,7 +7,7 @@ import numpy as np
 from array_api_compat import is_array_api_obj
 
 from ..arrays import memory
-from .dask_rows import DaskRows
+from .dask_rows import DaskRows, cluster
 from .lazy_rows import StoredRows, check_readable
 
 # Copies of a file's rows that the free memory must hold for them to become an array.
@@ -84,7 +84,9 @@ def _float_of(X):
 def _array_of(X, lengths=None):
     """Return a Dask array of rows, with chunks of whole rows."""
     if hasattr(X, "to_dask_array"):  # a DataFrame
-        X = _in_floats(X).to_dask_array(lengths=lengths)
+        X = _in_floats(X)
+        lengths = tuple(computed(X.map_partitions(len))) if lengths else None
+        X = X.to_dask_array(lengths=lengths)
     if X.ndim != 2:
         raise ValueError(
             f"X must have shape (n_samples, n_features); got {X.ndim} dimension(s)"
@@ -111,7 +113,7 @@ def _in_floats(X):
 
 def computed(values):
     """Return values in memory; those of Dask are computed."""
-    return values.compute() if is_dask(values) else values
+    return cluster().compute(values) if is_dask(values) else values
 
 
 def by_chunks(model, method, X, *args, **options):

@@ -1,12 +1,14 @@
 """Rows in Dask arrays and DataFrames, with and without the workers of a cluster."""
 
 import gc
+import itertools
 import os
 import resource
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from concurrent.futures import CancelledError
 from functools import partial
 from types import SimpleNamespace
@@ -565,8 +567,11 @@ def test_blocks_of_few_rows(kind, start, stop):
 class Handle:
     """The handle of a value that may be lost, or of one computed from others."""
 
+    status = "finished"
+
     def __init__(self, value, sources=()):
         self.value, self._sources, self.is_gone = value, sources, False
+        self.key = id(self)
 
     @property
     def is_lost(self):
@@ -653,6 +658,155 @@ def test_what_is_lost_with_a_worker_is_made_again(kind, rng, monkeypatch):
             found = found if isinstance(found, tuple) else (found,)
             for values, right in zip(found, expected[name], strict=True):
                 assert_allclose(values, right, rtol=0, atol=1e-11)
+
+
+class ClientHere:
+    """The client of two workers in this process: one call raises an error."""
+
+    def __init__(self):
+        self.status, self.calls = "running", Counter()
+        self.fails()
+
+    def fails(self, road=None, when=0, error=None, status=("running", "running")):
+        """Raise an error at a call; the status then, and from the next call on."""
+        self.calls.clear()
+        self.road, self.when, self.error, self.statuses = road, when, error, status
+
+    def called(self, road):
+        self.calls[road] += 1
+        if road == self.road and self.calls[road] == self.when:
+            self.road, self.status = None, self.statuses[0]
+            raise self.error
+        if self.road is None:
+            self.status = self.statuses[1]
+        if self.status != "running":
+            raise AttributeError("'NoneType' object has no attribute 'send'")
+
+    def compute(self, collections):
+        self.called("compute")
+        if not isinstance(collections, list):
+            return Handle(collections.compute(scheduler="sync"))
+        return [Handle(v) for v in dask.compute(*collections, scheduler="sync")]
+
+    def submit(self, function, *args, pure, workers=None, allow_other_workers=None):
+        self.called("submit")
+        assert allow_other_workers or workers is None
+        values = [arg.value if isinstance(arg, Handle) else arg for arg in args]
+        return Handle(function(*values))
+
+    def scatter(self, value, workers, hash):
+        self.called("scatter")
+        return Handle(value)
+
+    def gather(self, handles):
+        self.called("gather")
+        return [handle.value for handle in handles]
+
+    def wait(self, handles):
+        self.called("wait")
+
+    def who_has(self, handles):
+        self.called("who_has")
+        places = itertools.cycle(["one", "other"])
+        return {h.key: [at] for h, at in zip(handles, places, strict=False)}
+
+    def nthreads(self):
+        self.called("nthreads")
+        return {"one": 1, "other": 1}
+
+    def run(self, function, on_error):
+        self.called("run")
+        return {"one": (10**9, 10**8), "other": (10**9, 10**8)}
+
+
+@pytest.fixture
+def client_here(iterates, monkeypatch):
+    """Return a client in this process, to which all values are sent."""
+    found = ClientHere()
+    for module in ("dask_rows", "input"):
+        monkeypatch.setattr(f"eigenkern.rows.{module}.cluster", lambda: Workers(found))
+    monkeypatch.setattr("eigenkern.rows.dask_rows._PAUSE", 0.0)
+    monkeypatch.setattr("eigenkern.rows.dask_rows._SCATTERED_BYTES", 0)
+    monkeypatch.setattr(distributed, "wait", found.wait)
+    return found
+
+
+FALKON = FalkonLikeRegressor(n_centers=60, max_iter=3, random_state=0)
+ROADS = ["compute", "wait", "who_has", "nthreads", "run", "scatter", "submit", "gather"]
+LAZY = [
+    da.from_array(one, chunks=(170, 4)[: one.ndim])
+    for one in (X, Y, 1.0 + X[:, 0] ** 2)
+]
+
+
+def calls_to_fail(client, road):
+    """Return a fitted model, and the first, middle and last call to fail."""
+    expected = clone(FALKON).fit(*LAZY)
+    n = client.calls[road]
+    assert n > 0
+    return expected, sorted({1, n // 2 + 1, n})
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CancelledError("lost"),
+        distributed.comm.CommClosedError("closed"),
+        KeyError("tcp://127.0.0.1:1234"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("road", ROADS)
+def test_a_lost_worker_costs_time(road, error, client_here):
+    client, (expected, calls) = client_here, calls_to_fail(client_here, road)
+    for when in calls:
+        client.fails(road, when, error)
+        model = clone(FALKON).fit(*LAZY)
+        assert client.calls[road] > when
+        assert_allclose(model.dual_coef_, expected.dual_coef_, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("status", ["connecting", "running"])  # it is noticed later
+@pytest.mark.parametrize("road", ROADS)
+def test_a_lost_scheduler_raises_one_error(road, status, client_here, tmp_path):
+    client, (expected, calls) = client_here, calls_to_fail(client_here, road)
+    for when in calls:
+        client.fails(road, when, CancelledError("lost"), (status, "connecting"))
+        model, checkpoint = clone(FALKON), Checkpoint(tmp_path / str(when), seconds=0)
+        with pytest.raises(ConnectionError, match=r"scheduler.*resume=True"):
+            model.fit(*LAZY, checkpoint=checkpoint)
+        assert not hasattr(model, "dual_coef_")
+        client.fails()
+        model.fit(*LAZY, checkpoint=checkpoint, resume=True)
+        assert_allclose(model.dual_coef_, expected.dual_coef_, rtol=0, atol=1e-12)
+
+
+def test_what_is_lost_again_and_again(client_here, monkeypatch):
+    def lost(self, handles):
+        asked.append(1)
+        raise CancelledError("lost")
+
+    asked = []
+    monkeypatch.setattr(ClientHere, "gather", lost)
+    model = clone(FALKON)
+    with pytest.raises(ConnectionError, match=r"lost 5 times.*X from files.*resume="):
+        model.fit(*LAZY)
+    assert len(asked) == 5 and not hasattr(model, "dual_coef_")
+
+
+def test_a_worker_that_is_lost_while_values_are_sent_again(client_here):
+    def step():
+        if len(tried) < 3:
+            raise CancelledError("lost")
+        return tried
+
+    def forget():
+        tried.append(1)
+        if len(tried) < 3:
+            raise CancelledError("lost, too")
+
+    tried = []
+    assert Workers(client_here).attempt(step, forget) == [1, 1, 1]
 
 
 SCHEDULER = """
@@ -753,13 +907,14 @@ def test_sums_by_a_tree(client, monkeypatch):
     assert_same(fitted("eigenpro4", D), fitted("eigenpro4", X))
 
 
-def test_a_task_that_fails(client):
+@pytest.mark.parametrize("error", [RuntimeError, FileNotFoundError, KeyError])
+def test_a_task_that_fails(error, client):
     def broken(block):
-        raise RuntimeError("no such file")
+        raise error("no such file")
 
     D = da.from_array(X, chunks=(170, 4)).map_blocks(broken, dtype=float, meta=X[:0])
     model = fitted("nystrom", X)
-    with pytest.raises(RuntimeError, match="no such file"):
+    with pytest.raises(error, match="no such file"):
         model.fit(D, Y)
     assert_same(model, fitted("nystrom", X))  # as it was
 
