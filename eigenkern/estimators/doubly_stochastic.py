@@ -542,7 +542,8 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         Up to 2000 rows are kept as a sample of all so far. If a piece is unlike them,
         or makes the model worse on them, as many kept rows are learned instead. In such
         a stream everything is chosen and learned anew from the kept rows whenever the
-        number of rows has doubled. Later pieces of fewer than 32 rows wait for more.
+        number of rows has doubled, or the product of that number and the loss. Later
+        pieces of fewer than 32 rows wait for more.
 
         Parameters
         ----------
@@ -893,7 +894,8 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         Up to 2000 rows are kept as a sample of all so far. If a piece is unlike them,
         or makes the model worse on them, as many kept rows are learned instead. In such
         a stream everything is chosen and learned anew from the kept rows whenever the
-        number of rows has doubled. Later pieces of fewer than 32 rows wait for more.
+        number of rows has doubled, or the product of that number and the loss. Later
+        pieces of fewer than 32 rows wait for more.
 
         Parameters
         ----------

@@ -261,10 +261,10 @@ class _EigenPro(Streaming, KernelModel):
 
         The first 8000 rows, or `n_centers` if that is more, decide what `fit` chooses:
         centers, bandwidth, intercept, preconditioner and step. Then every row is read
-        once per epoch. Pieces may have any size: they are cut, in order, into batches
-        of `batch_size_` rows. Up to 2000 rows are kept, and learned instead of batches
-        that are unlike them. If the stream fails or is interrupted, what was learned so
-        far is kept and the error is raised. A model that was fitted before is replaced.
+        once per epoch, about as many rows at a time, as by `partial_fit`. The size of
+        the pieces does not matter. If the stream fails or is interrupted, what was
+        learned so far is kept and the error is raised. A model that was fitted before
+        is replaced.
 
         Parameters
         ----------
@@ -289,7 +289,7 @@ class _EigenPro(Streaming, KernelModel):
         Warns
         -----
         ConvergenceWarning
-            If no step size keeps the iteration bounded.
+            If nothing is learned from a pass over the stream.
         """
         n_first = n_sampled_rows(np.inf)
         if not gives_centers(self):
@@ -543,7 +543,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         Up to 2000 rows are kept as a sample of all so far. If a piece is unlike them,
         or makes the model worse on them, as many kept rows are learned instead. In such
         a stream everything is chosen and learned anew from the kept rows whenever the
-        number of rows has doubled. Later pieces of fewer than 32 rows wait for more.
+        number of rows has doubled, or the product of that number and the loss. Later
+        pieces of fewer than 32 rows wait for more.
 
         Parameters
         ----------
@@ -849,7 +850,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         Up to 2000 rows are kept as a sample of all so far. If a piece is unlike them,
         or makes the model worse on them, as many kept rows are learned instead. In such
         a stream everything is chosen and learned anew from the kept rows whenever the
-        number of rows has doubled. Later pieces of fewer than 32 rows wait for more.
+        number of rows has doubled, or the product of that number and the loss. Later
+        pieces of fewer than 32 rows wait for more.
 
         Parameters
         ----------

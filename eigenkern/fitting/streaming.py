@@ -158,7 +158,7 @@ _ROUNDING_LOSS = 1e-10
 _N_EPOCHS_ANEW = 5
 # All is chosen again once rows times loss have grown by this factor, if pieces were
 # uneven. Of 146 streams, with 1.5, 2, 3, 131, 128, 125 are within .05 of the shuffled.
-# If the choice is worse, it counts as made on this part of the rows.
+# A choice that was refused counts as one on this part of the rows: it is tried sooner.
 _STALE, _REFUSED = 2.0, 0.77
 # How often to try retained rows in place of a piece, each time with half the step.
 _N_TRIES = 8
@@ -218,9 +218,8 @@ class Streaming:
 
     A piece is learned if it is a fair sample of all rows so far and does not make the
     model worse on them. Otherwise the best model so far learns as many retained rows
-    instead, with half the step if a piece made it worse. Once the rows of such a stream
-    have doubled, everything is chosen and learned anew from retained rows, if that is
-    better on some that are left out.
+    instead, with half the step if it gets worse. In such a stream everything is chosen
+    and learned anew once rows times loss have doubled, if that gives a better model.
 
     If three pieces in a row differ from the rows before, in X or the targets, the
     stream is sorted: a warning says so, once.
@@ -363,10 +362,10 @@ class Streaming:
         if memory.retained is None:
             retained = Retained.of(piece)
         else:
-            retained = memory.retained.plus(piece)
-            if len(piece.targets) >= _MIN_ROWS_LEARNED:
-                parts = drawn(piece, _N_JUDGES, retained.n_seen), retained.judges
-                found = [self._gradients_on(rows)[1:] for rows in parts]
+            retained, rows = memory.retained.plus(piece), _with_weight(piece)
+            if len(rows.targets) >= _MIN_ROWS_LEARNED:
+                parts = drawn(rows, _N_JUDGES, retained.n_seen), retained.judges
+                found = [self._gradients_on(part)[1:] for part in parts]
                 unlike = are_unlike(*zip(*found, strict=True))
             if unlike:  # the judges may lack rows of its kind
                 retained = retained.with_judges()
@@ -462,9 +461,7 @@ class Streaming:
         """Learn a stream anew: its first `n_first` rows, then about as many at once."""
         self._check_stream()
         stream = Stream(batches, self._validate_batch)
-        n, loss = self._fit_first_batches(
-            stream.head(n_first), stream, n_first, classes
-        )
+        n, loss = self._fit_first_batches(None, stream, n_first, classes)
         m = self.batch_size_ * self.projection_interval_
         passes = self._passes(stream, math.ceil(n_first / m) * m, n, loss)
         rule = PassRule(self, int(min(self.max_iter, stream.n_passes)))
@@ -475,8 +472,9 @@ class Streaming:
             self.n_iter_, self.loss_curve_ = len(rule.losses), rule.losses
 
     @all_or_nothing
-    def _fit_first_batches(self, pieces, stream, n_first, classes):
+    def _fit_first_batches(self, _, stream, n_first, classes):
         """Learn the first rows of a stream; return their number and loss."""
+        pieces = stream.head(n_first)
         publish(self, {})
         self._set_classes(classes, [piece[1] for piece in pieces])
         parts = [self._validate_batch(pieces[0], None)]
