@@ -31,7 +31,9 @@ def test_the_best_scored_epoch_is_the_model(scores, best):
         _score_values=lambda epoch, *_: np.nan if epoch < 0 else scores[epoch],
     )
     data = SimpleNamespace(
-        labels=np.zeros(1), weights=None, out_of_sample=lambda _, values: values
+        labels=np.zeros(1),
+        weights_of=np.ones_like,
+        out_of_sample=lambda _, values: values,
     )
     rule = EpochRule(model, problem, data, held_out=[0])
     for i in range(3):
