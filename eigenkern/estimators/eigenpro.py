@@ -534,7 +534,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         """Learn from a piece of the data; only for models on centers.
 
         The first piece decides what `fit` chooses: centers, bandwidth, intercept,
-        preconditioner and step; 8000 rows suffice. Rows are taken in the given order.
+        preconditioner and step; 8000 rows suffice. Rows are taken in the given order,
+        but at random from a piece whose halves differ, because it is sorted.
         Later pieces of a multiple of ``batch_size_ * projection_interval_`` rows give
         the same model as one call with all of them. Preconditioner and step are
         computed again after `fit` and when parameters change; kernel and centers stay.
@@ -841,7 +842,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         """Learn from a piece of the data; only for models on centers.
 
         The first piece decides what `fit` chooses: centers, bandwidth, intercept,
-        preconditioner and step; 8000 rows suffice. Rows are taken in the given order.
+        preconditioner and step; 8000 rows suffice. Rows are taken in the given order,
+        but at random from a piece whose halves differ, because it is sorted.
         Later pieces of a multiple of ``batch_size_ * projection_interval_`` rows give
         the same model as one call with all of them. Preconditioner and step are
         computed again after `fit` and when parameters change; kernel and centers stay.

@@ -114,6 +114,13 @@ def divided(data, n):
     return data.take(places[:n]), data.take(places[n:])
 
 
+def mixed(data):
+    """Return the rows, in random order if the first half differs from the second."""
+    n = len(data.targets)
+    halves = (drawn(half, _N_JUDGES, 0) for half in divided(data, n // 2))
+    return data if differing_column(*halves) is None else drawn(data, n, 0)
+
+
 def joined_data(pieces):
     """Return several pieces as one `Data`, in the data type of the first."""
     first, weights, parts = pieces[0], None, [piece.X for piece in pieces]
@@ -157,8 +164,9 @@ _ROUNDING_LOSS = 1e-10
 # 2, 5, 10, 20: .42, .45, .46, .46, .46; single ones differ by up to .3.
 _N_EPOCHS_ANEW = 5
 # All is chosen again once rows times loss have grown by this factor, if pieces were
-# uneven. Of 146 streams, with 1.5, 2, 3, 131, 128, 125 are within .05 of the shuffled.
-# A choice that was refused counts as one on this part of the rows: it is tried sooner.
+# uneven. Of 146 streams like those of benchmarks/streams.py, with 1.5, 2, 3, 131, 128,
+# 125 are within .05 of the shuffled ones. A choice that was refused counts as made on
+# this part of the rows: the next try comes sooner.
 _STALE, _REFUSED = 2.0, 0.77
 # How often to try retained rows in place of a piece, each time with half the step.
 _N_TRIES = 8
@@ -272,7 +280,7 @@ class Streaming:
 
     def _begin(self, piece):
         """Choose all, and learn the first piece; return its loss, None if none."""
-        state, attributes = self._learned(piece, anew=True)
+        state, attributes = self._learned(mixed(piece), anew=True)
         attributes |= {
             "n_iter_": 1,
             "loss_curve_": [state.loss],
@@ -297,6 +305,7 @@ class Streaming:
         # Undo one halving per piece: it may have been due to an unusual piece.
         self.n_step_halvings_ = max(self.n_step_halvings_ - 1, 0)
         others, learned = retained.draw(len(piece.targets)), None
+        piece = mixed(piece)
         for rows in (piece, *[others] * _N_TRIES)[unlike:]:
             state, model = self._learned(rows)
             loss = math.nan if state.failed else self._loss_with(model, retained.judges)

@@ -78,6 +78,16 @@ def test_sorted_streams_end_near_the_shuffled_one(family, order):
     assert model.n_iter_ == 30
 
 
+@pytest.mark.parametrize("family", REGRESSORS)
+@pytest.mark.parametrize("order", ["y", "x"])
+def test_one_sorted_piece_is_learned_in_random_order(family, order):
+    X, y = wave(0, 1200)
+    shuffled = fresh(REGRESSORS[family]).partial_fit(X, y)
+    rows = orders(X, y)[order]
+    model = fresh(REGRESSORS[family]).partial_fit(X[rows], y[rows])
+    assert model.score(X, y) > shuffled.score(X, y) - 0.05
+
+
 def test_centers_stay_where_fewer_rows_are_kept(monkeypatch):
     monkeypatch.setattr("eigenkern.fitting.streaming._MAX_RETAINED", 40)
     X, y = wave(0)
