@@ -32,6 +32,8 @@ from ..fitting.validation import (
     check_choice,
     check_kernel_parameters,
     check_number,
+    check_one_of,
+    check_unless_auto,
     check_weights,
     on_host,
     on_its_device,
@@ -73,11 +75,11 @@ class _DoublyStochastic(Streaming, Model):
         check_kernel_parameters(self)
         check_spectral_law(self.kernel)
         check_choice("algorithm", self.algorithm, ("dsg", "udsg", "cdsg"))
-        check_choice("loss", self.loss, self._losses)
+        check_one_of("loss", self.loss, self._losses)
         check_number("alpha", self.alpha, 0, or_auto=True)
         check_number("n_new", self.n_new, 1, integer=True)
         for name, low in {"block_size": 1, "batch_size": 2, "n_old": 0}.items():
-            check_number(name, getattr(self, name), low, integer=True, or_auto=True)
+            check_unless_auto(name, getattr(self, name), low, integer=True)
         if self.max_features is not None:
             low = 1 if is_auto(self.block_size) else self.block_size
             check_number("max_features", self.max_features, low, integer=True)

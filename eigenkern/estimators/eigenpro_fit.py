@@ -18,6 +18,7 @@ from ..fitting.validation import (
     check_centers,
     check_flag,
     check_number,
+    check_unless_auto,
     warn_of_few_rows,
     warn_user,
 )
@@ -68,7 +69,7 @@ def check_tuning(estimator):
     """Raise a ValueError unless the parameters of the iteration are valid."""
     smallest = {"n_components": 0, "subsample_size": 2, "batch_size": 1}
     for name, low in smallest.items():
-        check_number(name, getattr(estimator, name), low, integer=True, or_auto=True)
+        check_unless_auto(name, getattr(estimator, name), low, integer=True)
     step = estimator.step_size
     if not isinstance(step, str):
         check_number("step_size", step, 0, open_ends=True)

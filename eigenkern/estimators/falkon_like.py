@@ -39,6 +39,7 @@ class _FalkonLike(KernelModel):
 
     _task = "iteration"
     _calibrates = True
+    _warm_start_needs = "the same centers (an array, or an int as random_state)"
 
     def __init__(
         self,

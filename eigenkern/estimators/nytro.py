@@ -14,7 +14,12 @@ from ..fitting.conveniences import keep_parameters
 from ..fitting.model import KernelModel
 from ..fitting.rules import EarlyStoppingRule, SolutionRule
 from ..fitting.targets import ClassificationTargets, RegressionTargets
-from ..fitting.validation import check_kernel_parameters, check_number, warn_user
+from ..fitting.validation import (
+    check_kernel_parameters,
+    check_number,
+    check_unless_auto,
+    warn_user,
+)
 from ..methods.descent import (
     EarlyStopping,
     best_iteration,
@@ -129,8 +134,8 @@ class _Nytro(KernelModel):
     def _check_parameters(self):
         check_kernel_parameters(self)
         check_selection(self, ("auto", "holdout", "gcv", "loo", None))
-        check_number("max_iter", self.max_iter, 1, integer=True, or_auto=True)
-        check_number("step_size", self.step_size, 0, open_ends=True, or_auto=True)
+        check_unless_auto("max_iter", self.max_iter, 1, integer=True)
+        check_unless_auto("step_size", self.step_size, 0, open_ends=True)
         if self.tol is not None:
             check_number("tol", self.tol, 0)
 

@@ -8,9 +8,9 @@ from ..fitting.planning import shape_of
 from ..fitting.posterior import most_centers
 from ..fitting.validation import (
     check_centers,
-    check_choice,
     check_flag,
     check_number,
+    check_one_of,
     warn_of_few_rows,
     warn_user,
 )
@@ -35,7 +35,7 @@ def check_selection(estimator, selections):
         "validation_fraction", estimator.validation_fraction, 0, 1, open_ends=True
     )
     check_flag("store_coef_path", estimator.store_coef_path)
-    check_choice("selection", estimator.selection, selections)
+    check_one_of("selection", estimator.selection, selections)
 
 
 def plan_of_least_squares(model, shape):
@@ -240,7 +240,7 @@ def warn_if_indefinite(estimator, spectrum):
 
 def check_loss(estimator):
     """Raise a ValueError unless `loss` is valid, and alpha suits it."""
-    check_choice("loss", estimator.loss, ("squared_error", "log_loss"))
+    check_one_of("loss", estimator.loss, ("squared_error", "log_loss"))
     if has_log_loss(estimator) and estimator.alpha == 0:
         raise ValueError(
             "alpha must be positive with loss='log_loss': without a penalty classes "

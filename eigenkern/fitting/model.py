@@ -62,7 +62,7 @@ class Model(Conveniences, CallbackSupportMixin, BaseEstimator):
     #: What to try if no step is stable.
     _failure_hint = "Pass a smaller step_size."
     #: What may not change before a fit that continues.
-    _warm_start_needs = "the same X and an int as random_state, or centers as an array"
+    _warm_start_needs = "the same X (or centers)"
     #: What to pass if the rows are not in memory; None: they need not be.
     _in_memory_unless = None
     #: What a fit needs for out-of-sample values, to calibrate probabilities.
@@ -349,7 +349,7 @@ def start_of(model, problem):
     if not problem.suits(fitted):
         raise ValueError(
             "warm_start=True continues from the coefficients of the previous fit and "
-            f"needs {model._warm_start_needs}, and {problem.targets.shape[1]} "
+            f"needs {model._warm_start_needs} and {problem.targets.shape[1]} "
             f"output(s); got {name} of shape {tuple(fitted[name].shape)}"
         )
     return problem.coef_of(fitted)

@@ -73,9 +73,22 @@ def check_number(
     raise ValueError(f"{name} must be {noun} {bounds}; got {value!r}")
 
 
-def check_choice(name, value, choices):
-    """Raise a ValueError unless `value` is one of several texts (or None)."""
+def check_unless_auto(name, value, low, **options):
+    """Raise a ValueError unless `value` is "auto", or valid for `check_number`."""
+    if not is_auto(value):
+        check_number(name, value, low, **options)
+
+
+def check_one_of(name, value, choices):
+    """Raise a ValueError unless `value` is one of several texts, or None if that is."""
     if not isinstance(value, str | None) or value not in choices:
+        names = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"{name} must be one of {names}; got {value!r}")
+
+
+def check_choice(name, value, choices):
+    """Raise a ValueError unless `value` is one of several texts."""
+    if not isinstance(value, str) or value not in choices:
         *some, last = (repr(choice) for choice in choices)
         raise ValueError(f"{name} must be {', '.join(some)} or {last}; got {value!r}")
 
@@ -123,7 +136,7 @@ def check_kernel_parameters(estimator):
             "its own: pass the kernel by name, or search over kernel__bandwidth; got "
             f"{bandwidth!r}"
         )
-    check_number("cache_size", estimator.cache_size, 0, or_auto=True)
+    check_unless_auto("cache_size", estimator.cache_size, 0)
 
 
 def check_method(centers, methods):

@@ -515,14 +515,14 @@ BAD = [
     ({"kernel": "rbff"}, "kernel must be one of"),
     ({"bandwidth": -1.0}, "bandwidth must be positive"),
     ({"algorithm": "sgd"}, "algorithm must be 'dsg', 'udsg' or 'cdsg'; got 'sgd'"),
-    ({"loss": "logistic"}, "loss must be '.* or '.*; got 'logistic'"),
+    ({"loss": "logistic"}, "loss must be one of .*; got 'logistic'"),
     ({"alpha": -1e-3}, "alpha must be 'auto' or a number >= 0"),
     ({"alpha": "path"}, "alpha must be 'auto' or a number >= 0; got 'path'"),
     ({"alpha": np.nan}, "alpha must be 'auto' or a number >= 0"),
-    ({"block_size": 0}, "block_size must be 'auto' or an integer >= 1"),
-    ({"batch_size": 2.5}, "batch_size must be 'auto' or an integer >= 2"),
+    ({"block_size": 0}, "block_size must be an integer >= 1"),
+    ({"batch_size": 2.5}, "batch_size must be an integer >= 2"),
     ({"n_new": 0}, "n_new must be an integer >= 1"),
-    ({"n_old": -1}, "n_old must be 'auto' or an integer >= 0"),
+    ({"n_old": -1}, "n_old must be an integer >= 0"),
     ({"step_size": 0.0}, "step_size must be a number > 0"),
     ({"step_size": "long"}, "step_size must be a number > 0"),
     ({"step_size": 1e7}, r"step_size must be below 1 / alpha = 1e\+06"),
@@ -535,7 +535,7 @@ BAD = [
     ({"early_stopping": "auto"}, "early_stopping must be True or False; got 'auto'"),
     ({"validation_fraction": 1.0}, "validation_fraction must be a number > 0"),
     ({"n_iter_no_change": 0}, "n_iter_no_change must be an integer >= 1"),
-    ({"cache_size": -1}, "cache_size must be 'auto' or a number >= 0"),
+    ({"cache_size": -1}, "cache_size must be a number >= 0"),
 ]
 
 

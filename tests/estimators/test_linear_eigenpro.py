@@ -782,14 +782,14 @@ def test_features_out_of_range(dtype, data):
     [
         (
             {"n_components": -1},
-            "n_components must be 'auto' or an integer >= 0; got -1",
+            "n_components must be an integer >= 0; got -1",
         ),
         (
             {"subsample_size": 1},
-            "subsample_size must be 'auto' or an integer >= 2; got 1",
+            "subsample_size must be an integer >= 2; got 1",
         ),
         ({"subsample_size": 401}, "subsample_size must be at most 400, .*; got 401"),
-        ({"batch_size": 0}, "batch_size must be 'auto' or an integer >= 1; got 0"),
+        ({"batch_size": 0}, "batch_size must be an integer >= 1; got 0"),
         ({"batch_size": 401}, "batch_size must be at most 400, .*; got 401"),
         ({"step_size": "fast"}, "step_size must be 'auto', 'bound' or .* got 'fast'"),
         ({"step_size": -1.0}, "step_size must be a number > 0; got -1.0"),
