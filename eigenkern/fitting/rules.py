@@ -124,10 +124,7 @@ class SolutionRule(Rule):
 
 
 class ProgressLine:
-    """A line that shows epochs, loss, score and time, for ``verbose=1``.
-
-    Or that the model was solved directly.
-    """
+    """A line for ``verbose=1``: epochs, loss, score and time, or a direct solution."""
 
     def __init__(self, name):
         self._name = name

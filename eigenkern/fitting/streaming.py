@@ -469,7 +469,12 @@ class Streaming:
     def _fit_batches(self, batches, classes, n_first):
         """Learn a stream anew: its first `n_first` rows, then about as many at once."""
         self._check_stream()
-        stream = Stream(batches, self._validate_batch)
+
+        def validated(piece):
+            return self._validate_batch(piece, math.prod(self.intercept_.shape))
+
+        stream = Stream(batches, validated)
+        # None: the rows, which come first, are not known yet.
         n, loss = self._fit_first_batches(None, stream, n_first, classes)
         m = self.batch_size_ * self.projection_interval_
         passes = self._passes(stream, math.ceil(n_first / m) * m, n, loss)
@@ -499,11 +504,10 @@ class Streaming:
         stream.put_back(rest)
         return len(data.targets), self._begin(data)
 
-    def _validate_batch(self, piece, *n_outputs):
-        """Return a validated piece; `n_outputs` is by default that of the model."""
-        n_outputs = n_outputs or (math.prod(self.intercept_.shape),)
+    def _validate_batch(self, piece, n_outputs):
+        """Return a validated piece, with weights or none, see `_validate_piece`."""
         weights = piece[2] if len(piece) == 3 else None
-        return self._validate_piece(*piece[:2], weights, *n_outputs, min_rows=1)
+        return self._validate_piece(*piece[:2], weights, n_outputs, min_rows=1)
 
     def _passes(self, stream, size, n, loss):
         """Yield a state after each pass, with its mean loss; failed if none learned.
