@@ -1,4 +1,4 @@
-"""Interrupts, handlers, forks and killed workers at random moments: what they leave.
+"""Interrupts, forks, killed workers, little memory, forged files: what they leave.
 
 ``python benchmarks/faults.py [--times 1] [--parts PART ...] [--write]`` counts, for
 each part, how often it was tried and how often something was lost:
@@ -14,15 +14,24 @@ dask        a worker of a cluster, or its scheduler, is killed during a fit, hal
             the scheduler it ends with a ConnectionError and the model as it was, and
             predicts the same when resumed on another cluster. It takes less than 150
             seconds.
+limits      fits with little address space: each ends, with a model that predicts, or
+            with a MemoryError or ValueError and the model as it was.
+forged      resuming from a checkpoint one of whose values or bytes was replaced, with
+            checksums to match, or one of whose files is of another kind: it ends in
+            less than 20 seconds and 1 GB, with a ValueError or a model.
 
-Some ten minutes, eight of them for ``dask``; ``--parts`` runs only some of these.
+Some twelve minutes, eight of them for ``dask``; ``--parts`` runs only some of these.
 """
 
 import argparse
+import hashlib
 import itertools
+import json
 import logging
 import os
 import platform
+import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,17 +44,24 @@ from pathlib import Path
 
 import dask.array as da
 import distributed
+import joblib
 import numpy as np
+import psutil
 from kernel_product import processor
 from sklearn import clone
+from sklearn.base import is_classifier
 from threadpoolctl import threadpool_info
 
 from eigenkern import (
     Checkpoint,
+    DSGRegressor,
+    EigenProClassifier,
     EigenProRegressor,
     FalkonLikeRegressor,
     LinearEigenProRegressor,
     NystromRegressor,
+    NytroRegressor,
+    RFMRegressor,
 )
 
 RESULTS = Path(__file__).parent / "results"
@@ -273,7 +289,172 @@ def dask(times):
     return sum(n), n_lost
 
 
-PARTS = {one.__name__: one for one in (interrupts, handlers, forks, dask)}
+def _in_a_child(attempt, megabytes):
+    """Run a function in a process with little address space; whether it ended well."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            used = psutil.Process().memory_info().vms
+            limit = used + int(megabytes * 1e6), resource.RLIM_INFINITY
+            resource.setrlimit(resource.RLIMIT_AS, limit)
+            attempt()
+            status = 0
+        except BaseException as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+        finally:
+            os._exit(status)
+    return _ends_well(child)
+
+
+def limits(times):
+    """Return how many fits had little memory, and how many ended otherwise."""
+    X, y = data(4000)
+    labels = y > 0
+    models = [
+        EigenProRegressor(),
+        EigenProClassifier(n_centers=800),
+        EigenProRegressor(algorithm="eigenpro2", max_iter=2),
+        LinearEigenProRegressor(),
+        NystromRegressor(n_centers=1000),
+        NytroRegressor(max_iter=20),
+        FalkonLikeRegressor(n_centers=1000),
+        DSGRegressor(max_iter=2),
+        RFMRegressor(max_rounds=1),
+    ]
+    rng, n, n_lost = np.random.default_rng(4), 150 * times, 0
+    for k in range(n):
+        model = clone(models[k % len(models)]).set_params(random_state=0)
+        targets = labels if is_classifier(model) else y
+        megabytes = float(np.exp(rng.uniform(np.log(4.0), np.log(400.0))))
+
+        def fit(model=model, targets=targets):
+            before = dict(vars(model))
+            try:
+                model.fit(X, targets)
+            except (MemoryError, ValueError):
+                if vars(model) != before:
+                    raise
+            else:
+                if not model.score(X, targets) > 0.3:
+                    raise ArithmeticError("nothing was learned")
+
+        if not _in_a_child(fit, megabytes):
+            print(f"{model} with {megabytes:.0f} MB")
+            n_lost += 1
+    return n, n_lost
+
+
+ODD = (
+    None,
+    True,
+    -1,
+    0,
+    10**9,
+    2**70,
+    1e400,
+    float("nan"),
+    "",
+    "../x",
+    "/dev/zero",
+    [],
+)
+ODD += ([[]], {}, {"a": 1}, [1] * 1000, "state-9.npz", -0.5)
+
+
+def _forge_value(path, rng):
+    """Replace one value of a manifest, at any depth, and make its checksum right."""
+    manifest = json.loads(path.read_text())
+    del manifest["checksum"]
+    entry = manifest
+    while True:
+        keys = list(entry) if isinstance(entry, dict) else list(range(len(entry)))
+        key = keys[rng.integers(len(keys))]
+        below = entry[key]
+        if not isinstance(below, dict | list) or not below or rng.random() < 0.1:
+            break
+        entry = below
+    entry[key] = ODD[rng.integers(len(ODD))]
+    manifest["checksum"] = joblib.hash(json.dumps(manifest))
+    path.write_text(json.dumps(manifest))
+    return f"{key} = {entry[key]!r}"
+
+
+def _forge_bytes(path, rng):
+    """Replace some bytes of the arrays, and make both checksums right."""
+    arrays = next(path.parent.glob("*.npz"))
+    content = bytearray(arrays.read_bytes())
+    place = rng.integers(len(content), size=4)
+    for i in place:
+        content[i] = rng.integers(256)
+    arrays.write_bytes(content)
+    manifest = json.loads(path.read_text())
+    del manifest["checksum"]
+    with open(arrays, "rb") as file:
+        digest = hashlib.file_digest(file, "blake2b").hexdigest()
+    manifest["state"]["checksum"] = digest
+    manifest["checksum"] = joblib.hash(json.dumps(manifest))
+    path.write_text(json.dumps(manifest))
+    return f"bytes {sorted(place.tolist())} of {arrays.name}"
+
+
+def _forge_kind(path, rng):
+    """Make one of the files a device, a pipe, a folder or a link."""
+    one = [path, next(path.parent.glob("*.npz"))][rng.integers(2)]
+    one.unlink()
+    kind = rng.integers(4)
+    if kind == 0:
+        one.symlink_to("/dev/zero")
+    elif kind == 1:
+        os.mkfifo(one)
+    elif kind == 2:
+        one.mkdir()
+    else:
+        one.symlink_to(one.name)
+    return f"{one.name} is of kind {kind}"
+
+
+def forged(times):
+    """Return how many forged checkpoints were resumed, and how many ended badly."""
+    X, y = data(300)
+    models = [
+        EigenProRegressor(algorithm="eigenpro2", max_iter=3, random_state=0),
+        FalkonLikeRegressor(n_centers=60, max_iter=3, random_state=0),
+        DSGRegressor(max_iter=2, random_state=0),
+        RFMRegressor(max_rounds=1, random_state=0),
+    ]
+    rng, n, n_lost = np.random.default_rng(5), 200 * times, 0
+    with tempfile.TemporaryDirectory() as folder:
+        saved = []
+        for k, model in enumerate(models):
+            saved.append(Path(folder) / str(k))
+            checkpoint = Checkpoint(saved[-1], seconds=0)
+            clone(model).fit(X, y, checkpoint=checkpoint)
+        for trial in range(n):
+            copy, kind = Path(folder) / "forged", trial % len(models)
+            model = clone(models[kind])
+            shutil.copytree(saved[kind], copy)
+            forge = rng.choice(
+                [_forge_value, _forge_bytes, _forge_kind], p=[0.7, 0.2, 0.1]
+            )
+            what = forge(copy / "manifest.json", rng)
+
+            def resume(model=model, copy=copy):
+                try:
+                    model.fit(X, y, checkpoint=copy, resume=True)
+                except (ValueError, OSError):
+                    return
+                model.predict(X)
+
+            if not _in_a_child(resume, 1000):
+                print(f"{model}: {what}")
+                n_lost += 1
+            shutil.rmtree(copy)
+    return n, n_lost
+
+
+PARTS = (interrupts, handlers, forks, dask, limits, forged)
+PARTS = {one.__name__: one for one in PARTS}
 
 
 def main():

@@ -1,5 +1,7 @@
 """The kernels against their formulas in float64."""
 
+import inspect
+
 import array_api_compat
 import numpy as np
 import pytest
@@ -366,6 +368,14 @@ def test_from_gamma_is_the_kernel_of_scikit_learn(gamma, rng):
     assert_allclose(kernel(X, Z), np.exp(-gamma * cdist(X, Z)))
     expected = pairwise.laplacian_kernel(X, Z, gamma)
     assert_allclose(Manhattan.from_gamma(gamma)(X, Z), expected)
+
+
+@pytest.mark.parametrize("kernel", [Gaussian, Laplacian, Manhattan, Polynomial])
+def test_gamma_in_a_constructor_gets_a_hint(kernel):
+    with pytest.raises(TypeError, match=rf"write {kernel.__name__}\.from_gamma\(2\)"):
+        kernel(gamma=2)
+    first = next(iter(inspect.signature(kernel).parameters))
+    assert first in kernel().get_params()
 
 
 @pytest.mark.parametrize("gamma", [0.0, -1.0, np.inf, np.nan])

@@ -1,5 +1,8 @@
 """Fitted models in files of skops: which types they need, what they predict."""
 
+import pickle
+import warnings
+
 import numpy as np
 import pytest
 import skops.io
@@ -103,3 +106,22 @@ def test_learning_goes_on_where_it_was(model, rng):
     for one in (model, loaded):
         one.partial_fit(X[60:], y[60:])
     assert_array_equal(loaded.predict(X), model.predict(X), strict=True)
+
+
+def test_a_model_of_another_version_warns(rng, monkeypatch):
+    model = NystromRegressor(n_centers=20).fit(*data(rng, NystromRegressor()))
+    saved, dumped = pickle.dumps(model), skops.io.dumps(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_array_equal(pickle.loads(saved).dual_coef_, model.dual_coef_)
+    version = eigenkern.__version__
+    monkeypatch.setattr(eigenkern, "__version__", "0.0.9")
+    trusted = skops.io.get_untrusted_types(data=dumped)
+    for load in (
+        lambda: pickle.loads(saved),
+        lambda: skops.io.loads(dumped, trusted=trusted),
+    ):
+        message = f"NystromRegressor was saved by eigenkern {version} .* by 0.0.9"
+        with pytest.warns(UserWarning, match=message):
+            loaded = load()
+        assert not hasattr(loaded, "_eigenkern_version")

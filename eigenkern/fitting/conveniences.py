@@ -1,6 +1,8 @@
-"""Parameters: kept, wrong ones, those of a kernel object; the link to the guide."""
+"""Parameters: kept, wrong ones, those of a kernel object; versions of saved models."""
 
 import inspect
+import sys
+import warnings
 from dataclasses import replace
 from functools import wraps
 from numbers import Real
@@ -20,7 +22,7 @@ def keep_parameters(estimator, given):
 
 
 class Conveniences:
-    """Parameters of kernel objects, answers to `gamma` and `C`, the link to the guide.
+    """Parameters of kernel objects, answers to `gamma` and `C`, versions, links.
 
     Its ``_alpha_of_C`` is the alpha that equals C in SVC's objective
     1/2 |f|^2 + C sum_i loss_i. Errors about arguments name the class that was used.
@@ -70,11 +72,31 @@ class Conveniences:
         self.kernel = replace(kernel, **of_kernel)
         return self
 
+    def __getstate__(self):
+        return super().__getstate__() | {"_eigenkern_version": _own_version()}
+
+    def __setstate__(self, state):
+        state = dict(state)
+        saved = state.pop("_eigenkern_version", None)
+        if saved not in (None, _own_version()):
+            warnings.warn(
+                f"{type(self).__name__} was saved by eigenkern {saved} and is loaded "
+                f"by {_own_version()}: it may fail, or predict something else; load it "
+                f"with eigenkern {saved}, or fit it again",
+                UserWarning,
+                stacklevel=2,
+            )
+        super().__setstate__(state)
+
     def _get_doc_link(self):
         """Return the address of the page of an estimator; "" if there is none."""
         if not DOCUMENTATION_URL:
             return ""
         return f"{DOCUMENTATION_URL}/generated/eigenkern.{type(self).__name__}.html"
+
+
+def _own_version():
+    return sys.modules[__package__.partition(".")[0]].__version__
 
 
 def _with_answers(method):

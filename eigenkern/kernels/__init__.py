@@ -11,8 +11,8 @@ bandwidth.
 """
 
 from .bandwidth import MEDIAN_ROWS as MEDIAN_ROWS
+from .bandwidth import answering_gamma, median_distance
 from .bandwidth import check_positive_bandwidth as check_positive_bandwidth
-from .bandwidth import median_distance
 from .bandwidth import scale_gamma as scale_gamma
 from .kernel import CallableKernel as CallableKernel
 from .kernel import Kernel
@@ -55,3 +55,4 @@ for name in (*__all__, "CallableKernel"):
     public.__module__ = __name__
     if hasattr(public, "from_gamma"):
         public.from_gamma.__func__.__module__ = __name__
+        public.__init__ = answering_gamma(public.__init__)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import fields
+from functools import wraps
 from numbers import Real
 
 import numpy as np
@@ -49,6 +50,22 @@ def checked_gamma(gamma):
     if not is_number(gamma) or not 0 < gamma < float("inf"):
         raise ValueError(f"gamma must be positive and finite; got {gamma!r}")
     return float(gamma)
+
+
+def answering_gamma(init):
+    """Return the constructor of a kernel; its error about gamma says what to write."""
+
+    @wraps(init)
+    def answering(self, *args, **parameters):
+        if "gamma" in parameters:
+            name = type(self).__name__
+            raise TypeError(
+                f"{name}() has no parameter 'gamma': write {name}.from_gamma("
+                f"{parameters['gamma']!r}), or pass a bandwidth"
+            )
+        init(self, *args, **parameters)
+
+    return answering
 
 
 def is_number(value):
