@@ -317,7 +317,7 @@ def limits(times):
         EigenProRegressor(algorithm="eigenpro2", max_iter=2),
         LinearEigenProRegressor(),
         NystromRegressor(n_centers=1000),
-        NytroRegressor(max_iter=20),
+        NytroRegressor(),
         FalkonLikeRegressor(n_centers=1000),
         DSGRegressor(max_iter=2),
         RFMRegressor(max_rounds=1),
