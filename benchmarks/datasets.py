@@ -3,6 +3,7 @@
 They are looked for as ``NAME.npz`` in the folder named by the environment variable
 ``EIGENKERN_DATA`` (arrays ``X_train, y_train, X_test, y_test``, or ``X, y``), then
 asked of OpenML by `sklearn.datasets.fetch_openml`, which keeps what it downloads.
+Tables with categories and gaps are ``tables/NAME.csv.gz`` in that folder (`frame`).
 """
 
 import os
@@ -28,6 +29,15 @@ OPENML = {
 TARGETS = ("california_housing", "bike_hour", "kin8nm", "cpusmall")
 CLASSES = ("a9a", "ijcnn1", "coil2000", "covtype_sub93k")
 IMAGES = ("mnist", "fashion_mnist", "cifar10_gray")
+# tables with categories and gaps: name -> target, and whether it is a number
+TABLES = {
+    "diamonds": ("price", True),
+    "taxis": ("fare", True),
+    "titanic": ("survived", False),
+    "adult": ("target", False),
+    "nursery": ("target", False),
+    "krkopt": ("target", False),
+}
 
 
 class Dataset(NamedTuple):
@@ -81,10 +91,30 @@ def parts(name):
     return data
 
 
+def frame(name):
+    """Return the columns of a table, with categories and gaps, and its targets.
+
+    Texts are categories, and times are seconds.
+    """
+    import pandas as pd
+
+    target, is_number = TABLES[name]
+    columns = pd.read_csv(_path(name))
+    y = columns.pop(target).to_numpy(dtype=np.float64 if is_number else None)
+    for column in columns.columns.intersection(["pickup", "dropoff"]):
+        columns[column] = pd.to_datetime(columns[column]).astype("int64") / 1e9
+    texts = columns.columns.difference(columns.select_dtypes("number").columns)
+    return columns.astype(dict.fromkeys(texts, "category")), y
+
+
 def available(name):
     """Whether the folder named by EIGENKERN_DATA holds the data set."""
-    folder = os.environ.get("EIGENKERN_DATA")
-    return bool(folder) and (Path(folder) / f"{name}.npz").is_file()
+    return bool(os.environ.get("EIGENKERN_DATA")) and _path(name).is_file()
+
+
+def _path(name):
+    file = f"tables/{name}.csv.gz" if name in TABLES else f"{name}.npz"
+    return Path(os.environ["EIGENKERN_DATA"]) / file
 
 
 def _map(data, function):
@@ -103,8 +133,7 @@ def _split(X, y, n_train=None):
 def _from_folder(name):
     if not available(name):
         return None
-    path = Path(os.environ["EIGENKERN_DATA"]) / f"{name}.npz"
-    with np.load(path, allow_pickle=False) as arrays:
+    with np.load(_path(name), allow_pickle=False) as arrays:
         if "X_train" in arrays:
             return Dataset(*(arrays[field] for field in Dataset._fields))
         return _split(arrays["X"], arrays["y"])

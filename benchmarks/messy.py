@@ -24,16 +24,16 @@ left out there.
 
 import argparse
 import csv
-import os
 import platform
 import warnings
 import zlib
 from datetime import date
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pandas as pd
-from datasets import CLASSES, IMAGES, TARGETS, available, parts
+from datasets import CLASSES, IMAGES, TABLES, TARGETS, available, parts
 from kernel_product import processor
 from sklearn.ensemble import (
     HistGradientBoostingClassifier,
@@ -53,15 +53,6 @@ FAMILIES = (
     "RFM",
 )
 BOOSTING, SLOW = "HistGB", ("RFM", True)
-# name -> target, and whether it is a number
-TABLES = {
-    "diamonds": ("price", True),
-    "taxis": ("fare", True),
-    "titanic": ("survived", False),
-    "adult": ("target", False),
-    "nursery": ("target", False),
-    "krkopt": ("target", False),
-}
 LOSES = 1.05  # times the error of the clean fit
 FIELDS = ("data", "spoiled", "family", "error", "constant", "n_test", "note")
 
@@ -173,14 +164,9 @@ def is_regression(y):
 def table(name):
     """Return a table from the folder `tables`: rows, categories one-hot, and targets.
 
-    Times become numbers; gaps are 0, the mean, or a category.
+    Gaps are 0, the mean, or a category.
     """
-    path = Path(os.environ["EIGENKERN_DATA"]) / "tables" / f"{name}.csv.gz"
-    target, is_number = TABLES[name]
-    frame = pd.read_csv(path)
-    y = frame.pop(target).to_numpy(dtype=np.float64 if is_number else None)
-    for column in frame.columns.intersection(["pickup", "dropoff"]):
-        frame[column] = pd.to_datetime(frame[column]).astype("int64") / 1e9
+    frame, y = datasets.frame(name)
     numbers = frame.select_dtypes("number")
     numbers = ((numbers - numbers.mean()) / numbers.std(ddof=0)).fillna(0.0)
     texts = frame.drop(columns=numbers.columns)
@@ -211,9 +197,7 @@ def problem(name, n):
 
 def sets():
     """Return the names of the sets that the folder holds."""
-    tables = Path(os.environ.get("EIGENKERN_DATA", "")) / "tables"
-    found = [name for name in (*TARGETS, *CLASSES, *IMAGES) if available(name)]
-    return found + [t for t in TABLES if (tables / f"{t}.csv.gz").is_file()]
+    return [n for n in (*TARGETS, *CLASSES, *IMAGES, *TABLES) if available(n)]
 
 
 def error(predicted, y_test):
