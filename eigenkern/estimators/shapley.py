@@ -307,29 +307,31 @@ class _ProductGame:
         size = max((WAVE_TILE_UNTHREADED if pool is None else SHAPLEY_TILE) // d, 1)
         width = min(size, -(-p // _N_RANGES))
         height = min(max(size // width, 1), n)
+        n_at_once = max(size // (width * height), 1)  # rows of the background
         n_factors = height * p * self._n_players * nodes.shape[0] * n_absent
         result = xp.zeros((n, self._n_players, n_outputs), **options)
 
         def task(sums, x, own):
             z, a = self._Z[own, :], A[own, :]
             present = xp.exp(self._logs(x, z))
-            for i in range(n_absent):
+            for part in slices(n_absent, n_at_once):
                 K = xp.ones((self._n_players, 1, z.shape[0]), **options)
                 if self._background is not None:
-                    logs = self._logs(self._background[i : i + 1, :], z)
+                    logs = self._logs(self._background[part, :], z)
                     K = xp.exp(xp.maximum(logs, xp.full_like(logs, _LEAST_LOG)))
-                D, total = present - K, xp.zeros_like(present)
-                V = xp.empty_like(D)
+                K = K[:, None, :, :]
+                D = present[:, :, None, :] - K
+                total, V = xp.zeros_like(D), xp.empty_like(D)
                 for k in range(nodes.shape[0]):
                     # All factors K + t D, then their product over each of them.
                     V = xp.multiply(D, nodes[k], **into(xp, V))
                     V += K
                     product = xp.prod(V, axis=0)
                     product *= weights[k]
-                    V = xp.divide(product[None, :, :], V, **into(xp, V))
+                    V = xp.divide(product[None, :, :, :], V, **into(xp, V))
                     total += V
                 total *= D
-                total = xp.reshape(total, (-1, z.shape[0]))
+                total = xp.reshape(xp.sum(total, axis=2), (-1, z.shape[0]))
                 sums += xp.reshape(total @ a, sums.shape)
 
         ranges = list(slices(p, width))
