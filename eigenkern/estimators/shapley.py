@@ -113,7 +113,7 @@ n_outputs)
 
     with k_lj = k_l(x_l, z_jl) and b_lj = k_l(b_l, z_jl). A Gauss-Legendre rule of d / 2
     nodes integrates this polynomial in t exactly, and all factors are positive, so that
-    nothing cancels: errors are some 1e-16 times the sum of all |a_j|.
+    nothing cancels: errors are some 1e-16 times the sum of the sizes of all a_j.
 
     Takes some 5 n p d m operations for p centers, d columns and m nodes, d / 2 or about
     5 d^(1/2) if that is less, times the number of background rows; and a few MB per
@@ -156,10 +156,8 @@ n_outputs)
     with computing(model, "shapley_values", X):
         game = _ProductGame(model, machine, background, players, X)
         values = move(game.values(X), *location_of(X))
-        xp, n = namespace(values), X.shape[0]
-        base = xp.broadcast_to(
-            move(game.base, *location_of(X)), (n, game.base.shape[0])
-        )
+        xp, base = namespace(values), move(game.base, *location_of(X))
+        base = base + xp.zeros_like(values[:, 0, :])
     if values.shape[2] == 1:
         values, base = values[:, :, 0], base[:, 0]
     columns = []
@@ -275,12 +273,13 @@ class _ProductGame:
 
     def _rows(self, X):
         """Return validated rows of the model as those of its machine, in float64."""
-        xp, device = self.xp, self._options["device"]
+        here = self.xp, self._options["device"]
         root = getattr(self._model, "metric_root_", None)
-        X = cast(move(X, xp, device), xp.float64)
-        if root is not None:
-            X = mapped(self._model._near(X), move(root, xp, device))
-        return self._near(X)
+        X = cast(X, namespace(X).float64)
+        if root is None:
+            return self._near(move(X, *here))
+        X = move(self._model._near(X), *here)
+        return self._near(mapped(X, move(root, *here)))
 
     def _logs(self, x, z):
         """Return log k_i(x, z) of all players, rows x and centers z."""
