@@ -181,6 +181,7 @@ def test_what_does_not_matter(kernel, rng, monkeypatch):
         monkeypatch.setattr("eigenkern.estimators.shapley.SHAPLEY_TILE", size)
         assert_allclose(values(rows), expected, atol=1e-14)
     monkeypatch.undo()
+    monkeypatch.setattr("eigenkern.arrays.threads.SHARED_SECONDS", 1e-9)
     for n_threads in (1, 3):
         monkeypatch.setattr(
             "eigenkern.estimators.shapley.n_blas_threads", lambda n=n_threads: n
