@@ -74,7 +74,7 @@ def as_random_state(random_state):
         ) from error
 
 
-def _into(xp, out):
+def into(xp, out):
     """Return the option that makes functions of `xp` write to `out`, if any."""
     has_it = is_numpy(xp) or is_cupy(xp) or array_api_compat.is_torch_namespace(xp)
     return {"out": out} if has_it else {}
@@ -106,7 +106,7 @@ def joined(parts):
 
 def in_place(xp, name, x):
     """Apply the elementwise function `name` to `x`, in place if `xp` can."""
-    return getattr(xp, name)(x, **_into(xp, x))
+    return getattr(xp, name)(x, **into(xp, x))
 
 
 def has_vector_math(xp):
@@ -128,19 +128,19 @@ def cut_off_at_zero(xp, T):
     """Return max(T, 0), in place if `xp` can."""
     # A row of zeros, not a scalar: twice as fast in NumPy.
     zeros = xp.zeros(T.shape[1], dtype=T.dtype, device=device_of(T))
-    return xp.maximum(T, zeros, **_into(xp, T))
+    return xp.maximum(T, zeros, **into(xp, T))
 
 
 def clipped(xp, T, least, most):
     """Return T clipped between arrays of its shape, in place if `xp` can."""
     # Twice as fast as NumPy's `clip` with arrays.
-    in_T = _into(xp, T)
+    in_T = into(xp, T)
     return xp.minimum(xp.maximum(T, least, **in_T), most, **in_T)
 
 
 def matmul(xp, A, B, out=None):
     """Return `A @ B`, written to `out` if `xp` can."""
-    return xp.matmul(A, B, **_into(xp, out))
+    return xp.matmul(A, B, **into(xp, out))
 
 
 def run_cuda(operation, T):

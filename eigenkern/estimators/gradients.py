@@ -192,11 +192,16 @@ def is_on_kernels(model):
     return isinstance(model, Model) and model._gradients is not None
 
 
-def _checked_rows(model, X, function):
-    """Return validated rows for a fitted kernel model."""
+def check_on_kernels(model):
+    """Raise a ValueError unless `model` is a kernel model."""
     if not is_on_kernels(model):
         raise ValueError(
             f"model must be a model on kernels of eigenkern, such as EigenProRegressor;"
             f" got {model!r}"
         )
+
+
+def _checked_rows(model, X, function):
+    """Return validated rows for a fitted kernel model."""
+    check_on_kernels(model)
     return check_rows(model, X, function)

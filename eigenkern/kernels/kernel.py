@@ -54,8 +54,8 @@ class Kernel:
     cuda = None
 
     def __init_subclass__(cls, **options):
-        # A subclass that overrides `finish` needs its own line of CUDA and its own
-        # slope; one that overrides a method before `finish` needs its own slope.
+        # A subclass that overrides `finish` needs its own line of CUDA, slope and
+        # factors; one that overrides a method before `finish`, the last two.
         super().__init_subclass__(**options)
 
         def defined(*names):
@@ -64,8 +64,9 @@ class Kernel:
 
         if defined("finish") < defined("cuda"):
             cls.cuda = None
-        if defined("finish", "left", "encode", "frame", "_scale") < defined("slope"):
-            cls.slope = Kernel.slope
+        for name in ("slope", "log_factors"):
+            if defined("finish", "left", "encode", "frame", "_scale") < defined(name):
+                setattr(cls, name, vars(Kernel)[name])
 
     def get_params(self, deep=True):
         """Return the parameters by name, such as ``{"bandwidth": 1.0}``.
@@ -159,6 +160,28 @@ class Kernel:
         raise ValueError(
             f"{self!r} declares no gradient: use a kernel of eigenkern.kernels, or "
             "define `slope` in your subclass of Kernel"
+        )
+
+    def log_factors(self, differences):
+        """Return the logarithms of the factors k_l of a product kernel.
+
+        Parameters
+        ----------
+        differences : array
+            x_l - z_l, of any shape, where k(x, z) is the product of k_l(x_l - z_l) over
+            the columns l, and no factor is above 1.
+
+        Returns
+        -------
+        logs : array of the same shape
+
+        Raises
+        ------
+        ValueError
+            If the kernel is no such product.
+        """
+        raise ValueError(
+            f"{self!r} is not a product over columns, as 'gaussian' and 'manhattan' are"
         )
 
     def frequencies(self, rng, n_features, n_frequencies):

@@ -142,5 +142,8 @@ class Manhattan(Kernel):
     def slope(self):
         return Slope(self, 1.0 / self.bandwidth, "sign(z - x)")
 
+    def log_factors(self, differences):
+        return abs(differences) / -self.bandwidth
+
     def frequencies(self, rng, n_features, n_frequencies):
         return rng.standard_cauchy((n_features, n_frequencies)) / self.bandwidth

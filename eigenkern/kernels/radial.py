@@ -196,6 +196,10 @@ class Gaussian(_Radial):
     def slope(self):
         return Slope(Gaussian(self.bandwidth), 1.0 / self.bandwidth**2)
 
+    def log_factors(self, differences):
+        scaled = differences / self.bandwidth
+        return -0.5 * scaled * scaled
+
     def _random_lengths(self, rng, n):
         return np.ones(n)
 
