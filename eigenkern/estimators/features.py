@@ -95,7 +95,6 @@ class FeatureMap(
             If memory runs out; the message says what needs less.
         """
         check_bandwidth(self.bandwidth, targets=False)
-        check_number(self._size, getattr(self, self._size), 1, integer=True)
         self._check_parameters()
         X = validated(self, X, reset=True, ensure_min_samples=2)
         compute_device(self.device, X)
@@ -247,6 +246,7 @@ class RandomFourierFeatures(FeatureMap):
         keep_parameters(self, locals())
 
     def _check_parameters(self):
+        check_number("n_components", self.n_components, 1, integer=True)
         check_spectral_law(self.kernel)
 
     def _fitted(self, X, rng):
@@ -383,6 +383,7 @@ class RBFNetworkFeatures(FeatureMap):
         keep_parameters(self, locals())
 
     def _check_parameters(self):
+        check_number("n_centers", self.n_centers, 1, integer=True)
         check_kernel(self.kernel, precomputed=False)
 
     def _fitted(self, X, rng):
