@@ -54,7 +54,7 @@ class KernelPCA(FeatureMap):
         rows; for rows in memory.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
         Where to compute. "auto": where X lives. Otherwise rows are copied there, and
-        their components back.
+        their features back.
     random_state : int, RandomState instance or None, default=None
         Controls what is drawn at random: centers, subsample for the median. Pass an int
         for reproducible results.

@@ -119,8 +119,9 @@ def _published(values, A, b, real, F, k):
     As in scikit-learn, the value farthest from zero is positive.
     """
     xp = namespace(F)
-    signs = xp.where(xp.max(F, axis=0) < -xp.min(F, axis=0), -1.0, 1.0)
-    signs = xp.where(real, signs, xp.zeros_like(signs))
+    ones = xp.ones_like(values)
+    signs = xp.where(xp.max(F, axis=0) < -xp.min(F, axis=0), -ones, ones)
+    signs = xp.where(real, signs, 0.0 * ones)
     missing = xp.zeros((A.shape[0], k - A.shape[1]), dtype=A.dtype, device=device_of(A))
     return Components(
         xp.concat([xp.abs(signs) * values, missing[0, :]]),
