@@ -1,5 +1,6 @@
 """Kernel principal components against scikit-learn's, which has the whole matrix."""
 
+import itertools
 import pickle
 import re
 
@@ -92,7 +93,7 @@ def test_more_centers_are_more_accurate(X):
         pca = KernelPCA(5, bandwidth=1.5, n_centers=p, random_state=0)
         errors.append(angle(pca.fit_transform(X), exact.transform(X)))
         values.append(pca.eigenvalues_)
-    assert all(b < 0.7 * a for a, b in zip(errors, errors[1:], strict=False))
+    assert all(b < 0.7 * a for a, b in itertools.pairwise(errors))
     assert errors[-1] < 0.01
     # Lower bounds.
     assert (np.array(values) <= exact.eigenvalues_ * (1 + 1e-12)).all()
