@@ -7,7 +7,8 @@
     python benchmarks/kernel_pca.py --write         # and keep it in results/
 
 Each fit is a process of its own. The angle is the largest principal one between the
-components of the training rows and those of scikit-learn in float64 with ARPACK.
+components of the training rows and those of scikit-learn in float64 with ARPACK. What
+users do today with many rows is "3000 rows": those are fitted, and all transformed.
 Seconds are those of the processor in ``fit``, over all threads: they hardly depend on
 what else the machine does. Memory is the peak of the whole process, and what the fit
 added, or less: loading the data may have taken more.
@@ -38,6 +39,7 @@ from eigenkern.kernels import median_distance
 
 RESULTS = Path(__file__).parent / "results" / "kernel_pca.txt"
 K, FEW = 20, 10_000
+EXACT, SOME = "arpack, float64", "3000 rows"
 SETS = ("mnist", "fashion_mnist", "covtype_sub93k")
 OURS = (1000, 3000, None)
 LARGE = (("mnist", 3000), ("mnist", None), ("covtype_sub93k", 3000))
@@ -52,15 +54,15 @@ def one(name, n, method):
     """Fit here; return rows, seconds, MB at the peak, MB added; components if few."""
     X = rows_of(name, n)
     if isinstance(method, str):
-        solver, _, dtype = method.partition(" ")
-        X = X.astype(dtype or X.dtype, copy=False)
+        X = X.astype(np.float64) if method == EXACT else X
         gamma = 0.5 / median_distance(X, np.random.RandomState(0)) ** 2
         options = {"kernel": "rbf", "gamma": gamma, "random_state": 0}
+        solver = "randomized" if method == "randomized" else "arpack"
         model = decomposition.KernelPCA(K, eigen_solver=solver, **options)
     else:
         model = KernelPCA(K, n_centers=method, random_state=0)
     before, start = psutil.Process().memory_info().rss, time.process_time()
-    model.fit(X)
+    model.fit(X[:3000] if method == SOME else X)
     seconds = time.process_time() - start
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     scores = model.transform(X) if n else X[:0]
@@ -112,7 +114,7 @@ def main():
 
     for name in SETS:
         exact = None
-        for method in ("arpack float64", "arpack", "randomized", *OURS):
+        for method in (EXACT, "randomized", SOME, *OURS):
             *sizes, scores = run(name, FEW, method)
             exact = scores if exact is None else exact
             angle = subspace_angles(exact, scores.astype(np.float64))[0]

@@ -165,10 +165,8 @@ class KernelPCA(FeatureMap):
         ends = check_given_kernel(self.kernel, X, np.arange(n), self.device)
         if ends is not None:
             raise ValueError(f"kernel must be positive semi-definite; got {ends}")
-        kernel, there = (
-            make_kernel(self.kernel, self.bandwidth, X, rng),
-            compute_device(self.device, X),
-        )
+        kernel = make_kernel(self.kernel, self.bandwidth, X, rng)
+        there = compute_device(self.device, X)
         k = min(self.n_components, n)
         # With more components than are kept, the last of them converge too.
         n_started = 2 * k + 10

@@ -47,7 +47,7 @@ def components_of_centers(kernel, Z, X, k):
     operator = TiledKernel(kernel, xp.astype(Z, xp.float64))
     K = operator.block()
     check_finite(K)
-    rounding = p * EPS * float(xp.max(xp.abs(xp.linalg.diagonal(K))))
+    rounding = 10 * EPS * float(xp.linalg.trace(K))
     K = _centered(_centered(K).T)
     if float(xp.max(xp.linalg.diagonal(K))) <= rounding:  # all rows are equal
         A = xp.zeros((p, k), **options)
@@ -87,7 +87,8 @@ def components_of_rows(kernel, X, V, k):
     of one product more than U, and so closer to the eigenvectors.
     """
     xp, K, n = namespace(X), TiledKernel(kernel, X), X.shape[0]
-    eps, V = float(xp.finfo(X.dtype).eps), xp.astype(V, xp.float64)
+    eps, trace = float(xp.finfo(X.dtype).eps), float(xp.sum(kernel.diagonal(X)))
+    V = xp.astype(V, xp.float64)
     # The constant vector, which H maps to 0, keeps all others centered.
     Q = xp.full_like(V[:, :1], n**-0.5)
     KQ, means = xp.zeros_like(Q), xp.zeros_like(Q[:1, :])
@@ -103,14 +104,15 @@ def components_of_rows(kernel, X, V, k):
         values, S = top_eigh(0.5 * (T + T.T), k)
         U, F = large_product(Q, S), large_product(KQ, S)
         residual = float(xp.max(xp.linalg.vector_norm(F - values * U, axis=0)))
-        last, floor = float(values[-1]), 100 * eps * float(values[0])
-        if residual <= max(_RESIDUAL * last, floor):
-            residual = 0.0
+        floor = eps * max(100 * float(values[0]), trace)  # rounding
+        last = max(float(values[-1]), floor)
+        converged = residual <= max(_RESIDUAL * last, floor)
+        if converged:
             break
     real = values > floor
     root = xp.sqrt(xp.where(real, values, xp.ones_like(values)))
     found = _published(values, U / root, -(means @ S)[0, :] / root, real, F, k)
-    return found._replace(error=residual / max(last, floor))
+    return found if converged else found._replace(error=residual / last)
 
 
 def _published(values, A, b, real, F, k):
@@ -119,12 +121,12 @@ def _published(values, A, b, real, F, k):
     As in scikit-learn, the value farthest from zero is positive.
     """
     xp = namespace(F)
-    ones = xp.ones_like(values)
+    ones, none = xp.ones_like(values), xp.zeros_like(values)
     signs = xp.where(xp.max(F, axis=0) < -xp.min(F, axis=0), -ones, ones)
-    signs = xp.where(real, signs, 0.0 * ones)
+    signs = xp.where(real, signs, none)
     missing = xp.zeros((A.shape[0], k - A.shape[1]), dtype=A.dtype, device=device_of(A))
     return Components(
-        xp.concat([xp.abs(signs) * values, missing[0, :]]),
+        xp.concat([xp.where(real, values, none), missing[0, :]]),
         xp.concat([signs * A, missing], axis=1),
         xp.concat([signs * b, missing[0, :]]),
     )
