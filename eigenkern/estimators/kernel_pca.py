@@ -17,8 +17,8 @@ from ..rows.robust import cast
 from ..rows.transfer import move_what_fits
 from .features import FeatureMap, like
 
-# Centers by default, and those that begin the iteration on all rows: angles below 0.01 to
-# the exact components of images, in 550 MB (benchmarks/kernel_pca.py).
+# Centers by default, and those that begin the iteration on all rows: angles below 0.01
+# to the exact components of images, in 550 MB (benchmarks/kernel_pca.py).
 _N_CENTERS = 3000
 
 
