@@ -8,6 +8,7 @@ import eigenkern
 from eigenkern import (
     DSGRegressor,
     EigenProClassifier,
+    KernelPCA,
     NystromRegressor,
     RandomFourierFeatures,
     RFMRegressor,
@@ -36,6 +37,7 @@ def dot(A: np.ndarray, B: np.ndarray) -> np.ndarray:
 DSGRegressor(Gaussian(1.0), loss="pinball", quantile=[0.1, 0.9], tol=1e-3).fit(X, y)
 RFMRegressor(ridge, max_rounds=3).fit(X, y)
 RandomFourierFeatures(n_components=100, random_state=0).fit(X).transform(X)
+KernelPCA(2, kernel=dot, n_centers=None).fit(X).transform(X)
 assert_type(median_distance(X), float)
 assert_type(Gaussian(1.0).bandwidth, float)
 assert_type(eigenkern.show_versions(), None)

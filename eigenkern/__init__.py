@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .estimators.falkon_like import FalkonLikeRegressor as FalkonLikeRegressor
     from .estimators.features import RandomFourierFeatures as RandomFourierFeatures
     from .estimators.features import RBFNetworkFeatures as RBFNetworkFeatures
+    from .estimators.kernel_pca import KernelPCA as KernelPCA
     from .estimators.linear_eigenpro import (
         LinearEigenProClassifier as LinearEigenProClassifier,
     )
@@ -53,6 +54,7 @@ _MODULES = {
     "estimators.eigenpro": ["EigenProClassifier", "EigenProRegressor"],
     "estimators.falkon_like": ["FalkonLikeClassifier", "FalkonLikeRegressor"],
     "estimators.features": ["RBFNetworkFeatures", "RandomFourierFeatures"],
+    "estimators.kernel_pca": ["KernelPCA"],
     "estimators.linear_eigenpro": [
         "LinearEigenProClassifier",
         "LinearEigenProRegressor",

@@ -10,6 +10,7 @@ from eigenkern import (
     EigenProClassifier,
     EigenProRegressor,
     FalkonLikeClassifier,
+    KernelPCA,
     LinearEigenProClassifier,
     LinearEigenProRegressor,
     NystromClassifier,
@@ -75,6 +76,8 @@ class OnCenters(EigenProRegressor):
         FalkonLikeClassifier(
             loss="log_loss", n_centers=4, tol=1e-9, bandwidth="median"
         ),
+        KernelPCA(n_centers=5, random_state=0),
+        KernelPCA(n_centers=None),
         NystromClassifier(loss="log_loss"),
         NystromRegressor(alpha="path"),
         RBFNetworkFeatures(n_centers=5, centers="kmeans", random_state=0),
@@ -100,11 +103,12 @@ def test_sklearn_checks(estimator, check):
 
 
 def test_every_public_estimator_is_checked_as_constructed():
-    assert len(DEFAULTS) == 16
+    assert len(DEFAULTS) == 17
     families = ["DSG", "EigenPro", "FalkonLike", "LinearEigenPro", "Nystrom", "Nytro"]
     names = {type(estimator).__name__ for estimator in DEFAULTS}
     assert names == {
         *(f + kind for f in [*families, "RFM"] for kind in ("Regressor", "Classifier")),
+        "KernelPCA",
         "RBFNetworkFeatures",
         "RandomFourierFeatures",
     }

@@ -18,6 +18,7 @@ from eigenkern import (
     EigenProClassifier,
     EigenProRegressor,
     FalkonLikeRegressor,
+    KernelPCA,
     LinearEigenProClassifier,
     LinearEigenProRegressor,
     NystromClassifier,
@@ -411,6 +412,7 @@ def test_a_polynomial_that_overflows(table):
         RFMRegressor(random_state=0, max_rounds=1),
         RandomFourierFeatures(random_state=0),
         RBFNetworkFeatures(random_state=0),
+        KernelPCA(random_state=0),
     ],
     ids=repr,
 )

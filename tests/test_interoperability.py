@@ -32,6 +32,7 @@ from eigenkern import (
     EigenProClassifier,
     EigenProRegressor,
     FalkonLikeRegressor,
+    KernelPCA,
     LinearEigenProClassifier,
     NystromClassifier,
     NystromRegressor,
@@ -239,6 +240,7 @@ def test_optuna_prunes_in_a_fit(regression):
     [
         RandomFourierFeatures(n_components=4, random_state=0),
         RBFNetworkFeatures(n_centers=4, random_state=0),
+        KernelPCA(n_centers=4, random_state=0),
         RFMRegressor(max_rounds=1, random_state=0),
     ],
     ids=lambda transformer: type(transformer).__name__,

@@ -95,7 +95,6 @@ class FeatureMap(
             If memory runs out; the message says what needs less.
         """
         check_bandwidth(self.bandwidth, targets=False)
-        check_number(self._size, getattr(self, self._size), 1, integer=True)
         self._check_parameters()
         X = validated(self, X, reset=True, ensure_min_samples=2)
         compute_device(self.device, X)
@@ -247,6 +246,7 @@ class RandomFourierFeatures(FeatureMap):
         keep_parameters(self, locals())
 
     def _check_parameters(self):
+        check_number("n_components", self.n_components, 1, integer=True)
         check_spectral_law(self.kernel)
 
     def _fitted(self, X, rng):
@@ -268,7 +268,7 @@ class RandomFourierFeatures(FeatureMap):
             "bandwidth_": kernel.bandwidth,
             "offset_": offset,
             "limits_": limits,
-            "frequencies_": _like(X, W),
+            "frequencies_": like(X, W),
             "n_components_": self.n_components,
         }
 
@@ -277,7 +277,7 @@ class RandomFourierFeatures(FeatureMap):
 
     def _features(self, X):
         attributes = self.frequencies_, self.offset_, self.limits_
-        frame = (_like(X, values) for values in attributes)
+        frame = (like(X, values) for values in attributes)
         return fourier_features(X, *frame, self.n_components_)
 
     @property
@@ -383,6 +383,7 @@ class RBFNetworkFeatures(FeatureMap):
         keep_parameters(self, locals())
 
     def _check_parameters(self):
+        check_number("n_centers", self.n_centers, 1, integer=True)
         check_kernel(self.kernel, precomputed=False)
 
     def _fitted(self, X, rng):
@@ -393,7 +394,7 @@ class RBFNetworkFeatures(FeatureMap):
         if centers is None:
             centers, indices = self._chosen(X, rng)
         else:
-            centers, indices = _like(X, centers), None
+            centers, indices = like(X, centers), None
         TiledKernel(kernel, centers, centers[:1, :])  # refuses what `transform` would
         return {
             "kernel_": kernel,
@@ -421,14 +422,14 @@ class RBFNetworkFeatures(FeatureMap):
         warn_of_far_values(self, X, self.kernel_, self.centers_)
 
     def _features(self, X):
-        return TiledKernel(self.kernel_, _like(X, self.centers_), X).block()
+        return TiledKernel(self.kernel_, like(X, self.centers_), X).block()
 
     @property
     def _n_features_out(self):
         return self.centers_.shape[0]
 
 
-def _like(X, values):
+def like(X, values):
     """Return `values` in the library and data type of X, on its device."""
     xp = namespace(X)
     return cast(move(values, xp, device_of(X)), X.dtype)

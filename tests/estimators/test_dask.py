@@ -29,6 +29,7 @@ from eigenkern import (
     EigenProRegressor,
     FalkonLikeClassifier,
     FalkonLikeRegressor,
+    KernelPCA,
     LinearEigenProClassifier,
     LinearEigenProRegressor,
     NystromClassifier,
@@ -285,6 +286,13 @@ def test_features(client):
         found = features.fit(D).transform(D)
         assert found.shape == (N, 20)
         assert_allclose(found.compute(), features.fit(X).transform(X), atol=1e-12)
+
+
+def test_kernel_principal_components(client):
+    D = da.from_array(X, chunks=(170, 4))
+    pca = KernelPCA(n_components=3, n_centers=60, random_state=0)
+    found = pca.fit(D).transform(D).compute()
+    assert_allclose(found, pca.fit(X).transform(X), atol=1e-9)
 
 
 @pytest.mark.parametrize(
