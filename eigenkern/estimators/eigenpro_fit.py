@@ -42,6 +42,7 @@ from ..plan.parameters import (
     chooses_penalty,
     chosen_algorithm,
     given_penalty,
+    has_twin,
     is_auto,
     kernel_parameters,
     largest_size,
@@ -111,13 +112,25 @@ class Basis:
             return self._chosen_ridge()
         return given_penalty(self.model) * len(self.merged.rows)
 
+    def twin(self):
+        """Return targets and weights of a model that does not learn held-out rows.
+
+        None: there is no twin.
+        """
+        if self.held_out is None or not has_twin(self.model):
+            return None
+        merged, problem = self.merged, self.problem
+        targets, weights = merged.without(self.held_out)
+        unit = merged.data.weights_of(merged.rows).mean()
+        return problem.centered(targets), problem.array(weights / unit)
+
 
 def prepared(kind, model, data, train, held_out, *, fewest, direct=True):
     """Return problem, solver, chosen attributes and rule: directly, or by epochs.
 
     `kind` is a class of `Basis`, and `fewest` sets of equal rows are merged. For epochs
-    a classifier holds rows out to calibrate on, which a direct solution learns, and
-    leaves out one by one.
+    a classifier holds rows out to calibrate on: from the model, or from its twin only.
+    A direct solution learns them, and leaves them out one by one.
     """
     fewest = max(fewest, largest_size(model))
     merged = data.merged(train, fewest=fewest)
@@ -127,8 +140,10 @@ def prepared(kind, model, data, train, held_out, *, fewest, direct=True):
         direct = model._plan(shape).method == "direct"
     if holds_out and not direct:
         part = n_to_calibrate(len(train)) / len(train)
-        train, held_out = hold_out(data, train, part, fewest=0, in_given_order=True)
-        merged = data.merged(train, fewest=fewest)
+        others, held_out = hold_out(data, train, part, fewest=0, in_given_order=True)
+        if not has_twin(model):
+            train = others
+            merged = data.merged(train, fewest=fewest)
     model._say(f"setting up {kind.parts}")
     basis = kind(model, merged, held_out)
     if chooses_penalty(model):
@@ -291,6 +306,7 @@ class OnRows(Basis):
             step=step_on_all_rows if all_rows else step_on_rows,
             try_steps=is_auto(model.step_size),
             row_steps=row_steps,
+            twin=self.twin(),
         )
 
     def _kept(self, problem, plan):

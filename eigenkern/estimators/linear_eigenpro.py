@@ -373,9 +373,9 @@ class OnFeatures(Basis):
         model, problem = self.model, self.problem
         tuning, alpha = model._tuned(problem, plan.sizes), ridge / len(self.merged.rows)
         self.chosen = model._chosen(problem, alpha, tuning)
-        tries = {"try_steps": is_auto(model.step_size)}
+        options = {"try_steps": is_auto(model.step_size), "twin": self.twin()}
         given = problem, tuning.preconditioner, self.chosen
-        return model._solver(*given, coef=start, **tries)
+        return model._solver(*given, coef=start, **options)
 
 
 def _without_leverage(data, rows):

@@ -14,6 +14,7 @@ from .parameters import (
     chooses_penalty,
     chosen_algorithm,
     given_penalty,
+    has_twin,
     is_auto,
     may_be_direct,
 )
@@ -316,10 +317,12 @@ def _directly_on_features(fit, shape, X):
 
 
 def _race(shape, n, m):
-    """Return the sides of a race on n rows, and the product columns of all epochs."""
+    """Return the models of a race on n rows, and the product columns of all epochs."""
     e, k = shape.estimator, shape.n_outputs
     sides = StepSearch(k, -(-n // m), tries=is_auto(e.step_size)).n_sides
-    return sides, k * (e.max_iter + _RACE_SIDES * (sides - 1) / 5)
+    n_models = 2 if shape.n_held_out and has_twin(e) else 1
+    columns = n_models * k * (e.max_iter + _RACE_SIDES * (sides - 1) / 5)
+    return n_models * sides, columns
 
 
 def add_ridge(fit, shape, K, n_bytes=0.0):
