@@ -112,12 +112,17 @@ class Basis:
             return self._chosen_ridge()
         return given_penalty(self.model) * len(self.merged.rows)
 
+    @property
+    def has_twin(self):
+        """Whether a second model beside this one does not learn the held-out rows."""
+        return has_twin(self.model) and self.held_out is not None and len(self.held_out)
+
     def twin(self):
         """Return targets and weights of a model that does not learn held-out rows.
 
         None: there is no twin.
         """
-        if self.held_out is None or not has_twin(self.model):
+        if not self.has_twin:
             return None
         merged, problem = self.merged, self.problem
         targets, weights = merged.without(self.held_out)
@@ -231,9 +236,15 @@ class OnRows(Basis):
     """Every training row is a center: EigenPro 1 and 2, or one Cholesky factor."""
 
     def _problem(self):
-        model, data = self.model, self.merged.data
-        self._shape = shape_of(model, data, len(self.merged.rows), self.held_out)
-        self._plan = plan_on_rows(self._shape)
+        model, n_learned = self.model, None
+        if self.has_twin:
+            # The eigenvectors, of the first rows, have to be of rows that it learns.
+            self.merged = self.merged.with_last(self.held_out)
+            n_learned = int((self.merged.without(self.held_out)[1] > 0).sum())
+        data = self.merged.data
+        shape = shape_of(model, data, len(self.merged.rows), self.held_out)
+        self._make_plan = partial(plan_on_rows, shape, n_learned=n_learned)
+        self._plan = self._make_plan()
         problem = KernelProblem(
             self.merged,
             self.held_out,
@@ -252,7 +263,7 @@ class OnRows(Basis):
         return ridge_of_rows(problem, self.merged, *sizes, K)
 
     def plan(self, ridge, *, direct):
-        return self._plan if direct else plan_on_rows(self._shape, direct=False)
+        return self._plan if direct else self._make_plan(direct=False)
 
     def solved(self, ridge):
         # Without a penalty a small one makes the model about as smooth as `max_iter`

@@ -72,8 +72,10 @@ _STREAM_ROWS_PER_CENTER = 100
 
 
 @memory.read_once()
-def plan_on_rows(shape, *, direct=True):
+def plan_on_rows(shape, *, direct=True, n_learned=None):
     """Return the plan of a kernel machine; `direct` says whether it may be solved so.
+
+    A twin learns `n_learned` of the rows; None: all distinct ones but those held out.
 
     Chosen besides: whether a factor `fits`; for epochs, `sizes`: s, the most q, m and
     the largest m; the bytes of matrices that are `kept`, and whether that comes
@@ -93,7 +95,9 @@ def plan_on_rows(shape, *, direct=True):
         return fit.plan("direct", n_centers=shape.n, fits=fits)
     q = 0 if e.algorithm == "sgd" else e.n_components
     largest = max_batch_size(K, shape.d, k)
-    s, q, m = chosen_sizes(K, largest, e.subsample_size, q, e.batch_size)
+    if n_learned is None:
+        n_learned = n - held_out if has_twin(e) else n
+    s, q, m = chosen_sizes(K, largest, e.subsample_size, q, e.batch_size, n_learned)
     operators = [K]
     if held_out:
         operators.append(shape.matrix(held_out, n))

@@ -67,8 +67,10 @@ def calibrates(estimator):
 
 def has_twin(estimator):
     """Whether the model learns those rows too, and a twin beside it does not."""
-    own = hasattr(estimator, "n_centers") and has_own_centers(estimator)
-    return calibrates(estimator) and not own
+    algorithm = getattr(estimator, "algorithm", None)
+    if algorithm is not None and (algorithm == "eigenpro1" or has_own_centers(estimator)):
+        return False
+    return calibrates(estimator)
 
 
 def n_to_calibrate(n):

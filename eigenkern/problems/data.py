@@ -124,6 +124,20 @@ class Merged(NamedTuple):
         order = order[np.searchsorted(self.rows, rows, sorter=order)]
         return Replicates(*(values[order] for values in self.replicates))
 
+    def with_last(self, rows):
+        """Return the sets with those last that have only some of these rows."""
+        others = ~np.isin(self.members, rows)
+        left = np.bincount(self.which[others], minlength=len(self.rows))
+        order = np.argsort(left == 0, kind="stable")
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        return self._replace(
+            rows=self.rows[order],
+            which=place[self.which],
+            n_observations=self.n_observations[order],
+            variance=self.variance[order],
+        )
+
     def without(self, rows):
         """Return mean targets (k, l) and weights (k,) of the sets without some rows.
 
