@@ -207,7 +207,8 @@ def eigenpro(
         k = mean.shape[1] // y.shape[1]
         error = error - repeated(y[last, :], k)
         losses = xp.sum(repeated(w[last, :], k) * error * error, axis=0)
-        return losses, float(xp.sum(zero_losses[last]))
+        of_zero = w[last, :n_outputs] * y[last, :n_outputs] ** 2
+        return losses, float(xp.sum(of_zero))
 
     def restore(good):
         nonlocal sides
