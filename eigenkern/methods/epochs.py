@@ -138,7 +138,8 @@ def eigenpro(
     coef = xp.asarray(coef, copy=True)
     w = xp.ones_like(y[:, :1]) if weights is None else weights[:, None]
     if twin is not None:
-        w = xp.concat([w + xp.zeros_like(y), twin[1][:, None] + xp.zeros_like(y)], axis=1)
+        ones = xp.ones_like(y)
+        w = xp.concat([w * ones, twin[1][:, None] * ones], axis=1)
         y, coef = xp.concat([y, twin[0]], axis=1), xp.concat([coef, coef], axis=1)
     starts = np.arange(0, n, batch_size)
     zero_losses = xp.sum(w * (y * y), axis=1)
@@ -169,7 +170,8 @@ def eigenpro(
         """Step on every batch; return the mean of the iterates of the second half.
 
         The k iterates side by side, a of shape (n, k l) or (d, k l), change in place.
-        `rates` (k, l) is eta / m. With a twin all have 2 l columns. Numbers are the steps of algorithm 1 of EigenPro 2.
+        `rates` (k, l) is eta / m; with a twin, 2 l stands for l. Numbers are the steps
+        of algorithm 1 of EigenPro 2.
         """
         a, k, mean = sides, rates.shape[0], xp.zeros_like(sides)
         rates = xp.asarray(rates.reshape(-1), dtype=a.dtype, device=device_of(a))
@@ -210,6 +212,10 @@ def eigenpro(
         of_zero = w[last, :n_outputs] * y[last, :n_outputs] ** 2
         return losses, float(xp.sum(of_zero))
 
+    def parts_of(a):
+        rest = None if twin is None else a[:, n_outputs:]
+        return a[:, :n_outputs], rest
+
     def restore(good):
         nonlocal sides
         coef[...] = good
@@ -227,7 +233,7 @@ def eigenpro(
         step_size=step_size,
         origin=xp.zeros_like(coef) if may_restart else None,
         search=search,
-        parts_of=lambda a: (a, None) if twin is None else (a[:, :n_outputs], a[:, n_outputs:]),
+        parts_of=parts_of,
         save_rest=lambda: sides if search.n_sides > 1 else None,
         load_rest=load_rest,
     )

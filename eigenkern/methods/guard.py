@@ -20,7 +20,7 @@ _MAX_HALVINGS = 40
 class Epoch(NamedTuple):
     """What an epoch of a solver returns.
 
-    `losses` (l,) are the mean losses of its model `coef`, `least` the loss that the guard
+    `losses` (l,) are the mean losses of its model, `least` the loss that the guard
     checks, summed over outputs: of several iterates side by side the smallest one, not
     finite if the epoch diverged. `has_stepped`: it made at least one step.
     """

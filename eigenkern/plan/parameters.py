@@ -68,7 +68,9 @@ def calibrates(estimator):
 def has_twin(estimator):
     """Whether the model learns those rows too, and a twin beside it does not."""
     algorithm = getattr(estimator, "algorithm", None)
-    if algorithm is not None and (algorithm == "eigenpro1" or has_own_centers(estimator)):
+    if algorithm is not None and (
+        algorithm == "eigenpro1" or has_own_centers(estimator)
+    ):
         return False
     return calibrates(estimator)
 
