@@ -169,7 +169,7 @@ def prepared(kind, model, data, train, held_out, *, fewest, direct=True):
         start = basis.problem.initial_coef()
     model._say("choosing preconditioner, batch and step")
     solver = basis.epochs(plan, ridge, start)
-    given = model, basis.problem, basis.merged.data, held_out
+    given = model, basis.problem, basis.merged.source, held_out
     rule = basis.rule(*given, start=start, scored=not holds_out)
     return basis.problem, solver, basis.chosen, rule
 

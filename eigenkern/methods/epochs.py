@@ -185,7 +185,7 @@ def eigenpro(
                 break
             # An iterate that diverged stays at zero, where it cannot overflow.
             for side in np.flatnonzero(watch.lost):
-                columns = slice(side * n_outputs, (side + 1) * n_outputs)
+                columns = slice(side * y.shape[1], (side + 1) * y.shape[1])
                 a[:, columns], rates[columns] = 0.0, 0.0
             factors = None if row_steps is None else row_steps.of(b, K_bs)
             g = rates * (weighted if factors is None else factors * weighted)

@@ -311,6 +311,10 @@ def test_a_twin_takes_the_same_steps_on_other_targets(batch_size, data, rng):
         assert_allclose(two.coef, one.coef, rtol=1e-9, atol=1e-12)
         assert two.loss == pytest.approx(one.loss, rel=1e-9) and one.rest is None
     assert not both[-1].rest[-20:, :].any()
+    # Longer ones diverge in the race, and stay at zero.
+    long = options | {"step_size": 4 * tuning.step_size}
+    raced = solve(K, Y, P, n, trials=True, weights=weights, twin=(T, others), **long)
+    assert all(state.rest.any(axis=0).all() for state in raced)
     # Without trials all steps are the same.
     both = solve(K, Y, P, n, weights=weights, twin=(T, others), **options)[-1]
     expected = solve(K, T, P, n, weights=others, **options)[-1]
