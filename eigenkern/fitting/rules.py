@@ -171,10 +171,10 @@ _N_CHECKED = 2000
 # checked, because an epoch's loss is measured while the model changes. If it is above
 # _ABOVE_BEST times that of the best epoch, both models are compared.
 _HIGH_LOSS, _ABOVE_BEST = 0.9, 1.2
-# Epochs end once twice as many lower the loss of held-out rows by less than this part,
-# or by less than so many standard errors of the change; an epoch is as good as the best
-# one if it is worse by fewer than the other number.
-_WORTH_TWICE, _CHANCE, _DOUBT = 0.005, 1.0, 0.5
+# Epochs end once twice as many lower the log loss of held-out rows by less than this
+# part, or by fewer standard errors of the change than that number; an epoch that is
+# worse by fewer is as good as the best one.
+_WORTH_TWICE, _DOUBT = 0.005, 0.5
 
 
 class Judges(Saved):
@@ -202,8 +202,8 @@ class Judges(Saved):
             self.coef = coef
         gain, error = self._change(best, half)
         learned, doubt = self._change(best, 0)
-        over = gain < max(_WORTH_TWICE * means[half], _CHANCE * error)
-        return bool(n > 1 and over and learned > _CHANCE * doubt)
+        over = gain < max(_WORTH_TWICE * means[half], _DOUBT * error)
+        return bool(n > 1 and over and learned > _DOUBT * doubt)
 
     def _change(self, first, second):
         """Return by how much a loss is above another, and its standard error."""

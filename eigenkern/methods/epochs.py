@@ -213,8 +213,11 @@ def eigenpro(
         return losses, float(xp.sum(of_zero))
 
     def parts_of(a):
-        rest = None if twin is None else a[:, n_outputs:]
-        return a[:, :n_outputs], rest
+        if twin is None:
+            return a, None
+        # Copies: products with slices have other last digits than those resumed with.
+        both = a[:, :n_outputs], a[:, n_outputs:]
+        return tuple(xp.asarray(part, copy=True) for part in both)
 
     def restore(good):
         nonlocal sides
