@@ -174,8 +174,8 @@ _HIGH_LOSS, _ABOVE_BEST = 0.9, 1.2
 # Epochs end once twice as many lower the log loss of held-out rows by less than this
 # part, or by fewer standard errors of the change than that number; an epoch that is
 # worse by fewer is as good as the best one. Wrong labels over those with the best of 1,
-# 2, 4, 8 and 20 epochs (benchmarks/epochs.py), on ten sets that chose nothing: 1.010, in
-# 6.8 epochs; with the squared error in place of the log loss 1.036, in 8.5.
+# 2, 4, 8 and 20 epochs (benchmarks/epochs.py), on ten sets that chose nothing: 1.010 in
+# 6.8 epochs; with the squared error in place of the log loss 1.036 in 8.5.
 _WORTH_TWICE, _DOUBT = 0.005, 0.5
 
 
