@@ -767,8 +767,9 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         Accuracy on the held-out rows after each epoch; None without early stopping.
     calibration_ : object
         How `predict_proba` maps values to probabilities: `scale`, `offsets`, `floor`.
-        Epochs hold out a tenth of the rows for this, at most 1000; with ``alpha=0.0``
-        or ``warm_start=True`` they hold out none, and it is absent, unless
+        Epochs use a tenth of the rows for this, at most 1000, which a second model
+        beside this one does not learn (with `n_centers`, neither does); with
+        ``alpha=0.0`` or ``warm_start=True`` it is absent, unless
         ``early_stopping=True``.
     classes_ : ndarray of shape (n_classes,)
         Labels, a NumPy array even if X is of another library.

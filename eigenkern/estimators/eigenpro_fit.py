@@ -42,6 +42,7 @@ from ..plan.parameters import (
     chooses_penalty,
     chosen_algorithm,
     given_penalty,
+    has_twin,
     is_auto,
     kernel_parameters,
     largest_size,
@@ -111,13 +112,30 @@ class Basis:
             return self._chosen_ridge()
         return given_penalty(self.model) * len(self.merged.rows)
 
+    @property
+    def has_twin(self):
+        """Whether a second model beside this one does not learn the held-out rows."""
+        return has_twin(self.model) and self.held_out is not None and len(self.held_out)
+
+    def twin(self):
+        """Return targets and weights of a model that does not learn held-out rows.
+
+        None: there is no twin.
+        """
+        if not self.has_twin:
+            return None
+        merged, problem = self.merged, self.problem
+        targets, weights = merged.without(self.held_out)
+        unit = merged.data.weights_of(merged.rows).mean()
+        return problem.centered(targets), problem.array(weights / unit)
+
 
 def prepared(kind, model, data, train, held_out, *, fewest, direct=True):
     """Return problem, solver, chosen attributes and rule: directly, or by epochs.
 
     `kind` is a class of `Basis`, and `fewest` sets of equal rows are merged. For epochs
-    a classifier holds rows out to calibrate on, which a direct solution learns, and
-    leaves out one by one.
+    a classifier holds rows out to calibrate on: from the model, or from its twin only.
+    A direct solution learns them, and leaves them out one by one.
     """
     fewest = max(fewest, largest_size(model))
     merged = data.merged(train, fewest=fewest)
@@ -127,8 +145,10 @@ def prepared(kind, model, data, train, held_out, *, fewest, direct=True):
         direct = model._plan(shape).method == "direct"
     if holds_out and not direct:
         part = n_to_calibrate(len(train)) / len(train)
-        train, held_out = hold_out(data, train, part, fewest=0, in_given_order=True)
-        merged = data.merged(train, fewest=fewest)
+        others, held_out = hold_out(data, train, part, fewest=0, in_given_order=True)
+        if not has_twin(model):
+            train = others
+            merged = data.merged(train, fewest=fewest)
     model._say(f"setting up {kind.parts}")
     basis = kind(model, merged, held_out)
     if chooses_penalty(model):
@@ -149,7 +169,7 @@ def prepared(kind, model, data, train, held_out, *, fewest, direct=True):
         start = basis.problem.initial_coef()
     model._say("choosing preconditioner, batch and step")
     solver = basis.epochs(plan, ridge, start)
-    given = model, basis.problem, basis.merged.data, held_out
+    given = model, basis.problem, basis.merged.source, held_out
     rule = basis.rule(*given, start=start, scored=not holds_out)
     return basis.problem, solver, basis.chosen, rule
 
@@ -216,9 +236,15 @@ class OnRows(Basis):
     """Every training row is a center: EigenPro 1 and 2, or one Cholesky factor."""
 
     def _problem(self):
-        model, data = self.model, self.merged.data
-        self._shape = shape_of(model, data, len(self.merged.rows), self.held_out)
-        self._plan = plan_on_rows(self._shape)
+        model, n_learned = self.model, None
+        if self.has_twin:
+            # The eigenvectors, of the first rows, have to be of rows that it learns.
+            self.merged = self.merged.with_last(self.held_out)
+            n_learned = int((self.merged.without(self.held_out)[1] > 0).sum())
+        data = self.merged.data
+        shape = shape_of(model, data, len(self.merged.rows), self.held_out)
+        self._make_plan = partial(plan_on_rows, shape, n_learned=n_learned)
+        self._plan = self._make_plan()
         problem = KernelProblem(
             self.merged,
             self.held_out,
@@ -237,7 +263,7 @@ class OnRows(Basis):
         return ridge_of_rows(problem, self.merged, *sizes, K)
 
     def plan(self, ridge, *, direct):
-        return self._plan if direct else plan_on_rows(self._shape, direct=False)
+        return self._plan if direct else self._make_plan(direct=False)
 
     def solved(self, ridge):
         # Without a penalty a small one makes the model about as smooth as `max_iter`
@@ -291,6 +317,7 @@ class OnRows(Basis):
             step=step_on_all_rows if all_rows else step_on_rows,
             try_steps=is_auto(model.step_size),
             row_steps=row_steps,
+            twin=self.twin(),
         )
 
     def _kept(self, problem, plan):

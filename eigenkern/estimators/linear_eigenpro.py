@@ -373,9 +373,9 @@ class OnFeatures(Basis):
         model, problem = self.model, self.problem
         tuning, alpha = model._tuned(problem, plan.sizes), ridge / len(self.merged.rows)
         self.chosen = model._chosen(problem, alpha, tuning)
-        tries = {"try_steps": is_auto(model.step_size)}
+        options = {"try_steps": is_auto(model.step_size), "twin": self.twin()}
         given = problem, tuning.preconditioner, self.chosen
-        return model._solver(*given, coef=start, **tries)
+        return model._solver(*given, coef=start, **options)
 
 
 def _without_leverage(data, rows):
@@ -730,9 +730,9 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         Accuracy on the held-out rows after each epoch; None without early stopping.
     calibration_ : object
         How `predict_proba` maps values to probabilities: `scale`, `offsets`, `floor`.
-        Epochs hold out a tenth of the rows for this, at most 1000; with ``alpha=0.0``
-        or ``warm_start=True`` they hold out none, and it is absent, unless
-        ``early_stopping=True``.
+        Epochs use a tenth of the rows for this, at most 1000, which a second model
+        beside this one does not learn; with ``alpha=0.0`` or ``warm_start=True`` it is
+        absent, unless ``early_stopping=True``.
     classes_ : ndarray of shape (n_classes,)
         Labels, a NumPy array even if X is of another library.
     n_features_in_ : int

@@ -11,7 +11,7 @@ from ..arrays.devices import on_gpu
 from ..arrays.machine import CENTER_TILE, CPU
 from ..arrays.threads import n_blas_threads
 from ..plan.costs import Shape
-from ..plan.parameters import calibrates, is_precomputed, n_to_calibrate
+from ..plan.parameters import calibrates, has_twin, is_precomputed, n_to_calibrate
 from ..problems.kernel_parameters import named_kernel
 from ..rows.lazy_rows import is_lazy
 from .validation import warn_user
@@ -37,7 +37,8 @@ def plan_of(model, X, n_outputs):
     if plan.method == "direct" or not (labels and calibrates(model)):
         return plan
     n_held_out = n_to_calibrate(n)
-    return model._plan(replace(shape, n_train=n - n_held_out, n_held_out=n_held_out))
+    n_train = n if has_twin(model) else n - n_held_out
+    return model._plan(replace(shape, n_train=n_train, n_held_out=n_held_out))
 
 
 def shape_of(model, data, n_train=None, held_out=None, n_distinct=None):

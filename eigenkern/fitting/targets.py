@@ -199,6 +199,17 @@ class ClassificationTargets(ClassifierMixin):
         )
         return {"calibration_": found}
 
+    def _calibrated_losses(self, found):
+        """Return the log loss of each row of an `OutOfSample`, times its weight.
+
+        The probabilities are calibrated on these rows, with all weights.
+        """
+        F, codes = self._as_indicators(found.values), _codes_of(found.targets)
+        n_rows, w = found.n_observations, found.weights
+        scores = calibrate(F, codes, w, n_rows).scores(F)
+        log_P = LogLoss(F.shape[1]).log_probabilities(scores)
+        return -log_P[np.arange(len(codes)), codes] * w / w.mean()
+
     def _as_indicators(self, F):
         """Return values with one column per class, on the scale of targets 0 and 1."""
         if F.shape[1] > 1:

@@ -53,6 +53,7 @@ def eigenpro(
     may_restart=True,
     accepts=lambda model: True,
     row_steps=None,
+    twin=None,
 ):
     """Minimize mean_i w_i (f(x_i) - y_i)^2 by preconditioned steps on batches.
 
@@ -87,7 +88,8 @@ def eigenpro(
 
     `Guarded` runs the epochs, and goes back and halves eta when one diverges.
     `StepSearch` tries several step sizes side by side in the first epochs, as
-    additional columns of a.
+    additional columns of a. So is the `twin`, a second model on other targets: it takes
+    the same steps, and its coefficients are the `rest` of each state.
 
     Parameters
     ----------
@@ -122,6 +124,8 @@ def eigenpro(
         epoch counts as diverged.
     row_steps : RowSteps, default=None
         Factors of the steps on single rows.
+    twin : tuple of arrays (n, l) and (n,), default=None
+        Targets and weights of a second model. None: there is none.
 
     References
     ----------
@@ -132,12 +136,17 @@ def eigenpro(
     """
     xp, (n, n_outputs) = namespace(coef), y.shape
     coef = xp.asarray(coef, copy=True)
-    w = xp.ones_like(y[:, 0]) if weights is None else weights
+    w = xp.ones_like(y[:, :1]) if weights is None else weights[:, None]
+    if twin is not None:
+        ones = xp.ones_like(y)
+        w = xp.concat([w * ones, twin[1][:, None] * ones], axis=1)
+        y, coef = xp.concat([y, twin[0]], axis=1), xp.concat([coef, coef], axis=1)
     starts = np.arange(0, n, batch_size)
-    zero_losses = w * xp.sum(y * y, axis=1)
+    zero_losses = xp.sum(w * (y * y), axis=1)
     zero_loss = max(float(xp.sum(zero_losses)) / n, zero_loss)
     guard = Guard(zero_loss, n_halvings)
-    search = StepSearch(n_outputs, len(starts), tries=try_steps)
+    n_copies = y.shape[1] // n_outputs
+    search = StepSearch(n_outputs, len(starts), tries=try_steps, n_copies=n_copies)
     sides = search.side_by_side(coef)
 
     def run_epoch():
@@ -151,7 +160,7 @@ def eigenpro(
             search.choose(watch.losses, watch.late, partial(judge, mean))
             coef[...] = search.chosen_columns(sides)
             model = search.chosen_columns(mean)
-            least = watch.losses.min(axis=0).sum() / n
+            least = watch.losses[:, :n_outputs].min(axis=0).sum() / n
             if np.isfinite(least) and not accepts(model):
                 least = np.inf
         losses = search.chosen(watch.losses) / n
@@ -161,21 +170,22 @@ def eigenpro(
         """Step on every batch; return the mean of the iterates of the second half.
 
         The k iterates side by side, a of shape (n, k l) or (d, k l), change in place.
-        `rates` (k, l) is eta / m. Numbers are the steps of algorithm 1 of EigenPro 2.
+        `rates` (k, l) is eta / m; with a twin, 2 l stands for l. Numbers are the steps
+        of algorithm 1 of EigenPro 2.
         """
         a, k, mean = sides, rates.shape[0], xp.zeros_like(sides)
         rates = xp.asarray(rates.reshape(-1), dtype=a.dtype, device=device_of(a))
         for i in A.shuffled_ranges(starts, rng).tolist():  # 1
             b = slice(i, min(i + batch_size, n))
             F, K_bs = A.product_and_columns(a, b.start, b.stop, P.n_columns)  # 2, 4
-            error = F - (y[b, :] if k == 1 else xp.concat([y[b, :]] * k, axis=1))
-            weighted = w[b, None] * error
+            error = F - repeated(y[b, :], k)
+            weighted = repeated(w[b, :], k) * error
             losses, of_zero = xp.sum(weighted * error, axis=0), xp.sum(zero_losses[b])
             if watch.add(losses, float(of_zero), b.stop - b.start):
                 break
             # An iterate that diverged stays at zero, where it cannot overflow.
             for side in np.flatnonzero(watch.lost):
-                columns = slice(side * n_outputs, (side + 1) * n_outputs)
+                columns = slice(side * y.shape[1], (side + 1) * y.shape[1])
                 a[:, columns], rates[columns] = 0.0, 0.0
             factors = None if row_steps is None else row_steps.of(b, K_bs)
             g = rates * (weighted if factors is None else factors * weighted)
@@ -186,15 +196,28 @@ def eigenpro(
                 mean += (a - mean) / watch.n_late
         return mean
 
+    def repeated(A, k):
+        """Return columns for each of k sides; a single one is that of all."""
+        return A if k == 1 or A.shape[1] == 1 else xp.concat([A] * k, axis=1)
+
     def judge(mean):
         """Return the losses of the models on the last rows, and that of f = 0."""
         # The mean loss of 1000 rows has a standard deviation of 4 % if they are normal,
         # and the difference of two similar models a smaller one.
         last = slice(max(n - 1000, 0), n)
         error = A.product(mean, last.start, last.stop)
-        error = error - xp.concat([y[last, :]] * (mean.shape[1] // n_outputs), axis=1)
-        losses = xp.sum(w[last, None] * error * error, axis=0)
-        return losses, float(xp.sum(zero_losses[last]))
+        k = mean.shape[1] // y.shape[1]
+        error = error - repeated(y[last, :], k)
+        losses = xp.sum(repeated(w[last, :], k) * error * error, axis=0)
+        of_zero = w[last, :n_outputs] * y[last, :n_outputs] ** 2
+        return losses, float(xp.sum(of_zero))
+
+    def parts_of(a):
+        if twin is None:
+            return a, None
+        # Copies: products with slices have other last digits than those resumed with.
+        both = a[:, :n_outputs], a[:, n_outputs:]
+        return tuple(xp.asarray(part, copy=True) for part in both)
 
     def restore(good):
         nonlocal sides
@@ -213,6 +236,7 @@ def eigenpro(
         step_size=step_size,
         origin=xp.zeros_like(coef) if may_restart else None,
         search=search,
+        parts_of=parts_of,
         save_rest=lambda: sides if search.n_sides > 1 else None,
         load_rest=load_rest,
     )

@@ -145,6 +145,8 @@ class Guarded(Saved):
     search : StepSearch, default=None
     counts : callable, default=dict
         Returns fitted attributes that the solver counts itself.
+    parts_of : callable
+        ``parts_of(model)`` returns `coef` and `rest` of a state.
     save_rest, load_rest : callable
         ``save_rest()`` returns what a snapshot lacks, ``load_rest(saved)`` restores it.
     """
@@ -163,13 +165,14 @@ class Guarded(Saved):
         origin=None,
         search=None,
         counts=dict,
+        parts_of=lambda model: (model, None),
         save_rest=lambda: None,
         load_rest=lambda saved: None,
     ):
         self._run_epoch, self._guard = run_epoch, guard
         self._snapshot, self._restore = snapshot, restore
         self._step_size, self._model_of, self._origin = step_size, model_of, origin
-        self._search, self._counts = search, counts
+        self._search, self._counts, self._parts_of = search, counts, parts_of
         self._save_rest, self._load_rest = save_rest, load_rest
         # The starts of this epoch and of the best one.
         self._begin = self._good = snapshot()
@@ -208,7 +211,8 @@ class Guarded(Saved):
             guard.best_loss = epoch.losses.sum()
         return state
 
-    def _state(self, coef, loss, factor, failed=False):
+    def _state(self, model, loss, factor, failed=False):
+        coef, rest = self._parts_of(model)
         return State(
             coef,
             self._counts(),
@@ -216,6 +220,7 @@ class Guarded(Saved):
             failed=failed,
             step_size=factor * self._step_size,
             n_step_halvings=self._guard.n_halvings,
+            rest=rest,
         )
 
     def save(self):

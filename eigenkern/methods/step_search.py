@@ -58,10 +58,12 @@ class StepSearch(Saved):
 
     With many of the l outputs there is room for few sides, or for one, and with few
     batches per epoch (or 0) there is no race. Unless it `tries`, all factors stay 1.
+    Each side has `n_copies` columns for an output, which take the same steps: those of
+    all outputs, then the next ones. The first are judged.
     """
 
-    def __init__(self, n_outputs, n_batches=0, *, tries=True):
-        self._n_outputs, self._tries = n_outputs, tries
+    def __init__(self, n_outputs, n_batches=0, *, tries=True, n_copies=1):
+        self._n_outputs, self._tries, self._n_copies = n_outputs, tries, n_copies
         k = _RACE_COLUMNS // n_outputs if n_batches >= _RACE_BATCHES and tries else 1
         self._race, self._epoch = np.asarray(_RACE[: max(k, 1)]), 0
         self._trials = [StepTrials() for _ in range(n_outputs)]
@@ -78,8 +80,9 @@ class StepSearch(Saved):
 
     @property
     def factors(self):
-        """What to multiply the step by, shape (k, l)."""
-        return np.outer(self._race, [trial.factor for trial in self._trials])
+        """What to multiply the step by, a row for each of the k steps."""
+        factors = [trial.factor for trial in self._trials] * self._n_copies
+        return np.outer(self._race, factors)
 
     @property
     def is_longer(self):
@@ -109,14 +112,16 @@ class StepSearch(Saved):
         these rows than f = 0: most rows of that half were new, which makes it a fair
         test.
 
-        `losses` and `late`, (k, l), are those of the epoch and of its second half;
-        ``judge()`` returns those of the sides' models on some rows, (k l,), and that of
-        f = 0, summed over outputs.
+        `losses` and `late`, a row for each side, are those of the epoch and of its
+        second half; ``judge()`` returns those of the sides' models on some rows, in one
+        row, and that of f = 0, summed over outputs.
         """
         if self.n_sides == 1:
             return
+        shape, judged = losses.shape, slice(0, self._n_outputs)
         scores, zero_loss = judge()
-        scores = to_numpy(scores).astype(np.float64).reshape(losses.shape)
+        scores = to_numpy(scores).astype(np.float64).reshape(shape)
+        scores, losses, late = (each[:, judged] for each in (scores, losses, late))
         # The judging rows may lack rare, unusual rows, on which a side does badly, and
         # are too few to show that it diverges slowly.
         eligible = losses <= _MUCH_WORSE * losses.min(axis=0)
@@ -143,7 +148,7 @@ class StepSearch(Saved):
             self._decided = led_before and (behind >= before)[rivals].all()
 
     def chosen(self, losses):
-        """Return the losses of the best sides, (l,), from all losses (k, l)."""
+        """Return the losses of the best sides, (l,), from those of all."""
         return losses[self._best, np.arange(self._n_outputs)]
 
     def chosen_columns(self, sides):
@@ -152,7 +157,9 @@ class StepSearch(Saved):
 
     def _columns(self, sides, which):
         """Return the columns of some sides, or of one side for each output."""
-        columns = which * self._n_outputs + np.arange(self._n_outputs)
+        which = which + np.zeros(self._n_outputs, dtype=int)
+        which = np.tile(which, self._n_copies)
+        columns = which * which.shape[-1] + np.arange(which.shape[-1])
         return take(sides, columns.reshape(-1), axis=1)
 
     def forget(self):

@@ -14,6 +14,7 @@ from .parameters import (
     chooses_penalty,
     chosen_algorithm,
     given_penalty,
+    has_twin,
     is_auto,
     may_be_direct,
 )
@@ -71,8 +72,10 @@ _STREAM_ROWS_PER_CENTER = 100
 
 
 @memory.read_once()
-def plan_on_rows(shape, *, direct=True):
+def plan_on_rows(shape, *, direct=True, n_learned=None):
     """Return the plan of a kernel machine; `direct` says whether it may be solved so.
+
+    A twin learns `n_learned` of the rows; None: all distinct ones but those held out.
 
     Chosen besides: whether a factor `fits`; for epochs, `sizes`: s, the most q, m and
     the largest m; the bytes of matrices that are `kept`, and whether that comes
@@ -92,7 +95,9 @@ def plan_on_rows(shape, *, direct=True):
         return fit.plan("direct", n_centers=shape.n, fits=fits)
     q = 0 if e.algorithm == "sgd" else e.n_components
     largest = max_batch_size(K, shape.d, k)
-    s, q, m = chosen_sizes(K, largest, e.subsample_size, q, e.batch_size)
+    if n_learned is None:
+        n_learned = n - held_out if has_twin(e) else n
+    s, q, m = chosen_sizes(K, largest, e.subsample_size, q, e.batch_size, n_learned)
     operators = [K]
     if held_out:
         operators.append(shape.matrix(held_out, n))
@@ -316,10 +321,12 @@ def _directly_on_features(fit, shape, X):
 
 
 def _race(shape, n, m):
-    """Return the sides of a race on n rows, and the product columns of all epochs."""
+    """Return the models of a race on n rows, and the product columns of all epochs."""
     e, k = shape.estimator, shape.n_outputs
     sides = StepSearch(k, -(-n // m), tries=is_auto(e.step_size)).n_sides
-    return sides, k * (e.max_iter + _RACE_SIDES * (sides - 1) / 5)
+    n_models = 2 if shape.n_held_out and has_twin(e) else 1
+    columns = n_models * k * (e.max_iter + _RACE_SIDES * (sides - 1) / 5)
+    return n_models * sides, columns
 
 
 def add_ridge(fit, shape, K, n_bytes=0.0):

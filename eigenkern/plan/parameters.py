@@ -65,6 +65,16 @@ def calibrates(estimator):
     return has_penalty(estimator) and not (exact or estimator.warm_start)
 
 
+def has_twin(estimator):
+    """Whether the model learns those rows too, and a twin beside it does not."""
+    algorithm = getattr(estimator, "algorithm", None)
+    if algorithm is not None and (
+        algorithm == "eigenpro1" or has_own_centers(estimator)
+    ):
+        return False
+    return calibrates(estimator)
+
+
 def n_to_calibrate(n):
     """Return how many of n rows to calibrate on: a tenth, at most 1000."""
     # Test log losses with 10000 training rows of a9a, covtype and mnist: 0.365, 0.375,

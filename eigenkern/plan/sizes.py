@@ -425,15 +425,19 @@ def check_at_most(name, value, largest, noun):
         raise ValueError(f"{name} must be at most {largest}, the {noun}; got {value}")
 
 
-def chosen_sizes(operator, largest_batch, subsample_size, n_components, batch_size):
+def chosen_sizes(
+    operator, largest_batch, subsample_size, n_components, batch_size, n_rows=None
+):
     """Return s, q and m, with those chosen that are "auto"; q is the most to try.
+
+    They are chosen for the first `n_rows` rows, or for all.
 
     Raises
     ------
     ValueError
         If a given one is impossible.
     """
-    n, s, q, m = operator.shape[0], subsample_size, n_components, batch_size
+    n, s, q, m = n_rows or operator.shape[0], subsample_size, n_components, batch_size
     if s == "auto":
         s = max(min(default_subsample_size(n), _affordable_rows(operator)), 1)
     check_sizes(n, s, q, m)

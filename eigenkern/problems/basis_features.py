@@ -108,7 +108,7 @@ class LinearProblem(Problem):
         self.weights, relative = None, seen.n_rows / seen.weight
         if data.weights is not None or relative != 1.0:
             self.weights = self.array(w * relative)
-        self.targets = self.array(Y - seen.target_mean)
+        self.targets = self.centered(Y)
         varies = None  # all columns do
         if levels is not None:
             constant = near(levels, self._mean)
@@ -122,6 +122,10 @@ class LinearProblem(Problem):
             G *= relative * varies[:, None]
             self.normal = G, relative * varies[:, None] * b
         self._held_out = None if held_out is None else take(X, held_out)
+
+    def centered(self, targets):
+        """Return targets without their mean, on the device that computes."""
+        return self.array(targets - self._seen.target_mean)
 
     def _sum_up(self, rows, Y, w, levels, seen):
         """Return the `Seen` of these rows and those seen before."""

@@ -230,8 +230,12 @@ class KernelProblem(Problem):
             if held_out is not None:
                 self.validation = self.operator.rows(take(data.X, held_out))
         self.dtype = self.operator.dtype
-        self.targets = self.array(data.targets[train] - self.intercept)
+        self.targets = self.centered(data.targets[train])
         self.weights = None if data.weights is None else self.array(w / w.mean())
+
+    def centered(self, targets):
+        """Return targets without the intercept, on the device that computes."""
+        return self.array(targets - self.intercept)
 
     def positive(self):
         """Return the problem with the positive part of an indefinite kernel matrix.

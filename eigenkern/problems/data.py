@@ -124,6 +124,34 @@ class Merged(NamedTuple):
         order = order[np.searchsorted(self.rows, rows, sorter=order)]
         return Replicates(*(values[order] for values in self.replicates))
 
+    def with_last(self, rows):
+        """Return the sets with those last that have only some of these rows."""
+        others = ~np.isin(self.members, rows)
+        left = np.bincount(self.which[others], minlength=len(self.rows))
+        order = np.argsort(left == 0, kind="stable")
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        return self._replace(
+            rows=self.rows[order],
+            which=place[self.which],
+            n_observations=self.n_observations[order],
+            variance=self.variance[order],
+        )
+
+    def without(self, rows):
+        """Return mean targets (k, l) and weights (k,) of the sets without some rows.
+
+        A set without any other row has no weight.
+        """
+        k, others = len(self.rows), ~np.isin(self.members, rows)
+        members, which = self.members[others], self.which[others]
+        w, mean = self.source.weights_of(members), self.data.targets[self.rows]
+        deviation = self.source.targets[members] - mean[which]
+        totals = np.bincount(which, w, minlength=k)
+        sums = [np.bincount(which, w * y, minlength=k) for y in deviation.T]
+        unit = np.where(totals > 0, totals, 1.0)
+        return mean + np.stack(sums, axis=1) / unit[:, None], totals
+
     def left_out(self, places, residual, kept):
         """Return the value of each row of some sets, left out one by one.
 

@@ -28,6 +28,7 @@ from eigenkern.arrays.array import to_numpy
 from eigenkern.estimators import eigenpro_fit
 from eigenkern.fitting import targets
 from eigenkern.fitting.calibration import Calibration, calibrate
+from eigenkern.fitting.rules import Judges
 from eigenkern.kernels import Laplacian
 from eigenkern.problems import closed_form as least_squares
 from eigenkern.problems.basis_centers import CenterProblem
@@ -561,26 +562,38 @@ by_epochs = pytest.mark.parametrize(
 )
 
 
-def calibrated_on(model, X, found):
-    """Return which rows a fit was calibrated on, in its order."""
-    F, values = model.decision_function(X).reshape(len(X), -1), found[-1][0]
-    nearest = np.abs(F[None, :, :] - values[:, None, :]).max(axis=2).argmin(axis=1)
-    assert_allclose(F[nearest], values, atol=1e-10)
-    return nearest
+def calibrated_on(weights, found):
+    """Return which rows a fit was calibrated on, by their weights, all different."""
+    order = np.argsort(weights)
+    return order[np.searchsorted(weights[order], found[-1][2])]
 
 
 @by_epochs
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_epochs_do_not_learn_the_rows_to_calibrate_on(model, n_classes, rng, found):
+def test_epochs_calibrate_on_rows_of_all_classes(model, n_classes, rng, found):
     X, y, _ = rows(rng, 300, n_classes)
     weights = rng.uniform(0.5, 2.0, 300)
-    # More than one epoch could end at another one.
-    model = clone(model).set_params(max_iter=1).fit(X, y, weights)
-    held = calibrated_on(model, X, found)
+    model = clone(model).fit(X, y, weights)
+    held = calibrated_on(weights, found)
     assert len(held) == len(np.unique(held)) == 30
-    assert_array_equal(found[0][1], y[held])
-    assert_allclose(found[0][2], weights[held])
+    assert_allclose(found[-1][2], weights[held])
+    assert_array_equal(found[-1][1], y[held])
     assert np.abs(np.bincount(y[held]) - np.bincount(y) / 10).max() <= 1
+    values = model.decision_function(X[held]).reshape(30, -1)
+    if model.algorithm_ == "eigenpro4":  # does not learn them
+        assert_allclose(found[-1][0], values, atol=1e-10)
+    else:
+        T = 2.0 * y[held, None] - 1 if n_classes == 2 else np.eye(3)[y[held]]
+        errors = [np.mean((F - T) ** 2) for F in (found[-1][0], values)]
+        assert errors[1] < errors[0]
+
+
+def test_models_on_centers_do_not_learn_the_rows_to_calibrate_on(rng, found):
+    X, y, _ = rows(rng, 300)
+    weights = rng.uniform(0.5, 2.0, 300)
+    # More than one epoch could end at another one.
+    model = clone(BY_EPOCHS[1]).set_params(max_iter=1).fit(X, y, weights)
+    held = calibrated_on(weights, found)
     X_new = rng.uniform(-2.0, 2.0, (50, 2))
     F, P = model.decision_function(X_new), model.predict_proba(X_new)
     others = X.copy()
@@ -590,13 +603,50 @@ def test_epochs_do_not_learn_the_rows_to_calibrate_on(model, n_classes, rng, fou
     assert np.abs(model.predict_proba(X_new) - P).max() > 1e-3
 
 
+def ridge_values(model, X, T, w, learned):
+    """Return f(X) of ridge regression on some rows, with targets centered on all."""
+    Z, penalty = X[learned], model.alpha_ * len(X)
+    w, T = (w / w.mean())[learned], T[learned]
+    if isinstance(model, LinearEigenProClassifier):
+        gram = Z.T @ (w[:, None] * Z) + penalty * np.eye(X.shape[1])
+        return X @ np.linalg.solve(gram, Z.T @ (w[:, None] * T))
+    K = model.kernel_(Z) + penalty * np.diag(1.0 / w)
+    return model.kernel_(X, Z) @ np.linalg.solve(K, T)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("model", BY_EPOCHS[::2], ids=["eigenpro2", "linear"])
+def test_epochs_calibrate_on_a_model_without_the_rows(
+    model, n_classes, rng, found, monkeypatch
+):
+    def last(judges, coef):
+        judges.coef = coef
+
+    monkeypatch.setattr(Judges, "update", last)
+    X, y, _ = rows(rng, 200, n_classes)
+    w = rng.uniform(0.5, 2.0, 200)
+    model = clone(model).set_params(alpha=0.03, max_iter=200, tol=0.0)
+    if model.__class__ is LinearEigenProClassifier:
+        model.set_params(batch_size=200)  # steps on batches keep some noise
+    model.fit(X, y, w)
+    held, every = calibrated_on(w, found), np.arange(200)
+    T = 2.0 * y[:, None] - 1.0 if n_classes == 2 else np.eye(3)[y]
+    mean, center = (np.average(A, axis=0, weights=w) for A in (T, X))
+    given = model, X - center, T - mean, w
+    expected = mean + ridge_values(*given, np.delete(every, held))[held]
+    assert_allclose(found[-1][0], expected, atol=1e-6)
+    values = model.decision_function(X).reshape(200, -1)  # all rows are learned
+    assert_allclose(values, mean + ridge_values(*given, every), atol=1e-6)
+
+
 @by_epochs
 def test_copies_are_held_out_together(model, rng, found):
     X, y, _ = rows(rng, 150)
     X, y = np.concatenate([X, X]), np.concatenate([y, y])
-    model = clone(model).fit(X, y)
-    held = np.unique(calibrated_on(model, X, found) % 150)
-    assert len(held) == 15 and len(found[0][0]) == 30 and found[0][3] == 15
+    clone(model).fit(X, y)
+    values = np.sort(found[-1][0], axis=0)
+    assert_allclose(values[::2], values[1::2])
+    assert len(values) == 30 and found[-1][3] == 15
 
 
 def test_at_most_1000_rows_are_held_out(rng, found):
@@ -637,7 +687,7 @@ def test_a_direct_solution_that_fails_leaves_rows_to_calibrate_on(monkeypatch, r
     monkeypatch.setattr(eigenpro_fit.OnRows, "solved", lambda basis, ridge: None)
     model = EigenProClassifier(random_state=0).fit(X, y)
     assert model.algorithm_ == "eigenpro2"
-    assert (model.dual_coef_ == 0).sum() == 30
+    assert model.dual_coef_.all()
     assert_allclose(model.predict_proba(X).sum(axis=1), 1.0)
 
 

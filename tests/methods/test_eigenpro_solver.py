@@ -58,6 +58,7 @@ def solve(
     coef=None,
     trials=False,
     step=step_on_rows,
+    twin=None,
 ):
     """Return the states of `n_epochs` epochs."""
     operator = GivenMatrix(K) if isinstance(K, np.ndarray) else K
@@ -73,6 +74,7 @@ def solve(
         rng=np.random.RandomState(0),
         step=step,
         try_steps=trials,
+        twin=twin,
     )
     return list(islice(solver, n_epochs))
 
@@ -292,6 +294,32 @@ def test_noise_is_no_divergence(rng):
         step_size=0.5 * tuning.step_size,
     )[-1]
     assert last.n_step_halvings == 0
+
+
+@pytest.mark.parametrize("batch_size", [M, 10], ids=["no race", "race"])
+def test_a_twin_takes_the_same_steps_on_other_targets(batch_size, data, rng):
+    X, Y = data
+    weights, others = rng.uniform(0.5, 2.0, (2, N))
+    others[-20:] = 0.0  # rows that it does not learn
+    T, K, n = Y[::-1], TiledKernel(Laplacian(2.0), X), 7
+    tuning = tune(K, N, n_components=8, subsample_size=60)
+    P, options = tuning.preconditioner, {"batch_size": batch_size}
+    options["step_size"] = 0.5 * tuning.step_size
+    alone = solve(K, Y, P, n, trials=True, weights=weights, **options)
+    both = solve(K, Y, P, n, trials=True, weights=weights, twin=(T, others), **options)
+    for one, two in zip(alone, both, strict=True):
+        assert_allclose(two.coef, one.coef, rtol=1e-9, atol=1e-12)
+        assert two.loss == pytest.approx(one.loss, rel=1e-9) and one.rest is None
+    assert not both[-1].rest[-20:, :].any()
+    # Sides that diverge take their twins along.
+    for factor in (1.2, 1.4, 1.7):
+        long = {"batch_size": batch_size, "step_size": factor * tuning.step_size}
+        for state in solve(K, Y, P, 3, trials=True, twin=(Y, 1 + 0 * others), **long):
+            assert_array_equal(state.rest, state.coef)
+    # Without trials all steps are the same.
+    both = solve(K, Y, P, n, weights=weights, twin=(T, others), **options)[-1]
+    expected = solve(K, T, P, n, weights=others, **options)[-1]
+    assert_allclose(both.rest, expected.coef, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("batch_size", [M, 10], ids=["no race", "race"])
