@@ -43,7 +43,8 @@ both_kinds = pytest.mark.parametrize("metric", ["diagonal", "full"])
 
 
 def machine(estimator=PLAIN, **options):
-    return RFMRegressor(estimator, **{"random_state": 0, **options})
+    """Return a machine whose metric is that of the columns as they are."""
+    return RFMRegressor(estimator, **{"scaling": None, "random_state": 0, **options})
 
 
 def error(model, X, y):
@@ -196,6 +197,7 @@ def test_fits_obey_the_plan(two_of_ten, monkeypatch):
     def changed(*given):
         plan = plan_of_rounds(*given)
         chosen = {"kinds": ("diagonal",), "n_rounds": 2, "kernels": plan.kernels[:1]}
+        chosen |= {"scalings": ("standard",)}
         plans.append(replace(plan, chosen=plan.chosen | chosen))
         return plans[-1]
 
