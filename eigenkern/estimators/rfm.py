@@ -32,7 +32,7 @@ from ..arrays.linalg import large_product
 from ..fitting.checkpoint import Checkpoint
 from ..fitting.conveniences import keep_parameters
 from ..fitting.model import Model
-from ..fitting.outcome import check_values, warn_of_cutoffs
+from ..fitting.outcome import check_values
 from ..fitting.planning import plan_of, shape_of
 from ..fitting.rules import Plateau, Rule
 from ..fitting.targets import ClassificationTargets, RegressionTargets

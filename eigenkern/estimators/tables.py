@@ -19,6 +19,7 @@ from sklearn.preprocessing import (
     StandardScaler,
     TargetEncoder,
 )
+from sklearn.utils import check_array
 
 from ..arrays.array import location_of, move, to_numpy
 from ..fitting.outcome import warn_of_cutoffs
@@ -29,8 +30,8 @@ from ..rows.frames import (
     TEXTS,
     FrameRows,
     as_levels,
-    as_numbers,
     columns_at,
+    columns_of,
     first_row,
     is_frame,
     kinds_of_columns,
@@ -48,6 +49,16 @@ _SMOOTH = 10.0
 _FAR = 10.0
 # Size of the entries that smooth clipping approaches, in usual sizes.
 _CLIP = 3.0
+
+
+def as_numbers(X):
+    """Return columns of numbers as an array of floats, with NaN for gaps."""
+    if is_frame(X) and not hasattr(X, "iloc"):  # polars
+        columns = [column.to_numpy() for column in columns_of(X)]
+        floats = {column.dtype for column in columns} == {np.dtype(np.float32)}
+        dtype = np.float32 if floats else np.float64
+        return np.column_stack([column.astype(dtype) for column in columns])
+    return check_array(X, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan")
 
 
 def smoothly_clipped(Z):
@@ -181,7 +192,9 @@ class Preparation:
         numbers = [j for j in range(d) if j not in categories]
         head, columns.head = columns.head, None
         self._head = rows[:1] if head is None else head
-        N = as_numbers(columns_at(rows, numbers)) if numbers else np.empty((len(X), 0))
+        N = np.empty((X.shape[0], 0))
+        if numbers:
+            N = as_numbers(columns_at(rows, numbers))
         gaps = np.isnan(N)
         held = ~gaps[used].all(axis=0)
         numbers, N, gaps = (
@@ -190,7 +203,7 @@ class Preparation:
             gaps[:, held],
         )
         L = as_levels(columns_at(rows, categories)) if categories else N[:, :0]
-        codes = np.zeros((len(X), 0))
+        codes = np.zeros((X.shape[0], 0))
         if categories:
             ordinal = OrdinalEncoder(
                 handle_unknown="use_encoded_value", unknown_value=-1
@@ -240,7 +253,7 @@ class Preparation:
         self.sources = np.array(sources, dtype=np.int64)
         if not len(sources):
             raise ValueError(
-                "X must have a column with values; got only gaps in the rows with weight"
+                "X must have a column with values; got gaps only, in rows with weight"
             )
         if self.n_numbers < d or gaps.any() or categories:
             X = self.encoded(X, encodings)
@@ -306,7 +319,7 @@ class Preparation:
         return move(Z, *location_of(X))
 
     def warn_of_cutoffs(self, model, X):
-        """Warn of entries of encoded rows that a model cuts off, in the user's units."""
+        """Warn of entries of encoded rows that a model cuts off, in units of X."""
         k = self.n_numbers
         if k == 0 or model.scaling_ in ("normal", "robust"):
             return  # nothing is far away
@@ -393,7 +406,8 @@ def prepared(preprocessor, X):
     dtype = np.dtype(str(X.dtype).rpartition(".")[2])
     X = X.frame if isinstance(X, FrameRows) else to_numpy(X)
     with np.errstate(over="ignore"):
-        return np.asarray(preprocessor.transform(X), dtype=dtype)
+        Z = preprocessor.transform(X)
+    return np.ascontiguousarray(Z, dtype=dtype)
 
 
 def _by_targets(data, used, L):

@@ -26,8 +26,8 @@ class Conveniences:
     1/2 |f|^2 + C sum_i loss_i. Errors about arguments name the class that was used.
     """
 
-    #: Whether X may have gaps, and DataFrames categories: then ``_frame_rows(X, reset)``
-    #: returns the rows of a DataFrame with categories, and None for other X.
+    #: Whether X may have gaps, and a DataFrame categories; ``_frame_rows(X, reset)``
+    #: returns the rows of such a DataFrame, and None for other X.
     _takes_tables = False
 
     def __init_subclass__(cls, **options):

@@ -46,10 +46,11 @@ def plan_of_rounds(shape, plan_of_fit):
     and a width, the bandwidth over the median distance, or None for the estimator's.
     The metric is learned on ``n_train`` rows, and judged on ``n_held_out``.
 
-    Chosen besides: the `scalings` to try, and the `kinds` of metric to learn, in turn, in at most `n_rounds` each;
-    over how many rows gradients are averaged, `n_graded`; `kernels`, the first of which
-    is to learn with, and `manhattan` ones, to try in the end on `n_compared` rows; and
-    the plans of the `fits`: to the rows of the metric, those compared, and all.
+    Chosen besides: the `scalings` to try, and the `kinds` of metric to learn, in turn,
+    in at most `n_rounds` each; over how many rows gradients are averaged, `n_graded`;
+    `kernels`, the first of which is to learn with, and `manhattan` ones, to try in the
+    end, like scalings, on `n_compared` rows; and the plans of the `fits`: to the rows
+    of the metric, those compared, and all.
     """
     e, n, d, k = shape.estimator, shape.n, shape.d, shape.n_outputs
     n_part, n_held_out = shape.n_train, shape.n_held_out
@@ -72,8 +73,8 @@ def plan_of_rounds(shape, plan_of_fit):
     shape = replace(shape, kernel=final.shape.kernel)
     fit, size = Costs(shape), shape.itemsize
     n_fits = 1 + len(kinds) * min(e.max_rounds, _USUAL_ROUNDS)
-    # The rows without far values; those of the metric and those to judge it; X R.
-    copies = (n + 2 * n_part + n_held_out) * d * size
+    # The scaled rows; those of the metric, to compare on and to judge it; X R.
+    copies = (n + 2 * n_part + n_compared + n_held_out) * d * size
     fit.holds("data copy", copies)
     if "full" in kinds:  # R of each round; M, its eigenvectors and R in float64
         fit.holds("metrics", (1 + len(kinds) * e.max_rounds) * d * d * size)

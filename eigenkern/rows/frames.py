@@ -1,7 +1,6 @@
 """DataFrames of pandas and polars: what their columns hold, as arrays."""
 
 import numpy as np
-from sklearn.utils import check_array
 
 from ..arrays.array import namespace
 
@@ -85,16 +84,6 @@ def _kind_of_polars(column):
     if kind in ("Categorical", "Enum"):
         return CATEGORIES
     return TEXTS if kind == "String" else f"the data type {dtype}"
-
-
-def as_numbers(X):
-    """Return columns of numbers as an array of floats, with NaN for gaps."""
-    if is_frame(X) and not hasattr(X, "iloc"):  # polars
-        columns = [column.to_numpy() for column in columns_of(X)]
-        floats = {column.dtype for column in columns} == {np.dtype(np.float32)}
-        dtype = np.float32 if floats else np.float64
-        return np.column_stack([column.astype(dtype) for column in columns])
-    return check_array(X, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan")
 
 
 def as_levels(X):

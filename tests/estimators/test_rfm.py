@@ -224,7 +224,7 @@ def test_a_softer_metric(metric, two_of_ten, monkeypatch):
     roots = []
     for factor in (0.0, 1e9):  # it is never better, or always
         monkeypatch.setattr("eigenkern.estimators.rfm._CLEARLY", factor)
-        model = RFMRegressor(metric=metric, max_rounds=1, random_state=0).fit(X, y)
+        model = machine(None, metric=metric, max_rounds=1).fit(X, y)
         roots.append(model.metric_root_)
     plain, softer = np.atleast_2d(*roots) if metric == "full" else map(np.diag, roots)
     values, vectors = np.linalg.eigh(plain)

@@ -280,10 +280,10 @@ def test_other_columns_at_prediction(table):
         model.predict(X[X.columns[::-1]])
     with pytest.raises(ValueError, match="Feature names unseen at fit time"):
         model.predict(X.rename(columns={"age": "years"}))
-    with pytest.raises(ValueError, match="column 'age' of X must hold numbers.*text"):
+    with pytest.raises(ValueError, match=r"column 'age' of X must hold numbers.*text"):
         model.predict(X.assign(age="old"))
     with pytest.raises(
-        ValueError, match="X must be a DataFrame .*'fuel' is a category"
+        ValueError, match=r"X must be a DataFrame .*'fuel' is a category"
     ):
         model.predict(X.to_numpy())
     with pytest.raises(NotFittedError):
@@ -349,7 +349,7 @@ def test_fill_values_do_not_spoil_the_scaling(rng):
 
 
 def test_a_wrong_scaling():
-    with pytest.raises(ValueError, match="scaling must be one of 'auto', .*got 'no'"):
+    with pytest.raises(ValueError, match=r"scaling must be one of 'auto', .*got 'no'"):
         machine("no").fit(np.eye(9), np.arange(9))
 
 
