@@ -215,7 +215,9 @@ class MetricProblem:
                 root, kernel = self._as_features(plain), self.plan.kernels[0]
                 errors[scaling] = self._error_of_part(root, kernel, rows)
             other = min(errors, key=errors.get)
-            if errors[other] < _CLEARLY * errors[best]:
+            # About the deviation of the ratio of two such errors.
+            doubt = 0.5 / X.shape[0] ** 0.5
+            if errors[other] < min(_CLEARLY, 1.0 - doubt) * errors[best]:
                 best = other
         self.scaling, (scale, self._frame) = best, self._scaling_of(best)
         self._validation = scale(X), *others
