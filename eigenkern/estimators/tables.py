@@ -197,11 +197,8 @@ class Preparation:
             N = as_numbers(columns_at(rows, numbers))
         gaps = np.isnan(N)
         held = ~gaps[used].all(axis=0)
-        numbers, N, gaps = (
-            np.compress(held, numbers).tolist(),
-            N[:, held],
-            gaps[:, held],
-        )
+        numbers = np.compress(held, numbers).tolist()
+        N, gaps = N[:, held], gaps[:, held]
         L = as_levels(columns_at(rows, categories)) if categories else N[:, :0]
         codes = np.zeros((X.shape[0], 0))
         if categories:
@@ -215,7 +212,7 @@ class Preparation:
             raw = replace(data, X=np.hstack([np.where(gaps, 0.0, N), gaps, codes]))
         first = used[raw.distinct(used)[0]]
         self.n_numbers, sources = len(numbers), list(numbers)
-        self._scalers = {None: None}
+        self._scalers = {}
         if numbers:
             fill = SimpleImputer(strategy="median").fit(N[first])
             self._add("numbers", as_numbers, [("fill", fill)], numbers)
