@@ -518,11 +518,16 @@ class MetricDisplay:
         attribute = "feature_importances_" if kind == "importances" else "metric_"
         check_has_fitted(estimator, attribute, cls.__name__, "RFMRegressor()")
         values = to_numpy(getattr(estimator, attribute))
+        names = getattr(estimator, "feature_names_in_", None)
+        preprocessor = getattr(estimator, "preprocessor_", None)
+        if kind == "matrix" and preprocessor is not None:
+            names = preprocessor.get_feature_names_out()
+            names = [name.partition("__")[2] for name in names]
         return cls(
             values=np.diagonal(values) if kind == "image" else values,
             kind=kind,
             shape=shape,
-            feature_names=getattr(estimator, "feature_names_in_", None),
+            feature_names=names,
             name=type(estimator).__name__ if name is None else name,
         ).plot(ax=ax)
 

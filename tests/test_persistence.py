@@ -26,6 +26,11 @@ PARTS = {
     "eigenkern.kernels.Manhattan",
     "eigenkern.kernels.Matern",
     "eigenkern.fitting.calibration.Calibration",  # a dataclass of numbers
+    *(f"eigenkern.estimators.tables.{name}" for name in ("Columns", "Preparation")),
+    # In scikit-learn's transformers, of which a column transformer is made.
+    *(f"eigenkern.estimators.tables.{name}" for name in ("as_numbers", "as_levels")),
+    "eigenkern.estimators.tables.smoothly_clipped",
+    "numpy.dtype",
 }
 FAST = {"DSG": {"max_iter": 3}, "RFM": {"max_rounds": 1}}
 

@@ -23,6 +23,8 @@ from ..arrays.array import (
     ArrayLike,
     RandomState,
     device_of,
+    location_of,
+    move,
     namespace,
     to_numpy,
 )
@@ -30,13 +32,14 @@ from ..arrays.linalg import large_product
 from ..fitting.checkpoint import Checkpoint
 from ..fitting.conveniences import keep_parameters
 from ..fitting.model import Model
-from ..fitting.outcome import check_values, warn_of_cutoffs
+from ..fitting.outcome import check_values
 from ..fitting.planning import plan_of, shape_of
 from ..fitting.rules import Plateau, Rule
 from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import (
     check_choice,
     check_number,
+    check_one_of,
     check_rows,
     on_its_device,
     warn_user,
@@ -49,10 +52,12 @@ from ..plan.of_rounds import plan_of_rounds
 from ..plan.parameters import is_precomputed
 from ..problems.data import draw, hold_out
 from ..problems.kernel_parameters import make_kernel
+from ..rows.frames import FrameRows
 from ..rows.lazy_rows import MappedRows, by_rows, is_lazy
-from ..rows.robust import cast, frame_of_distances, without_far_values
+from ..rows.robust import cast, frame_of_distances, sampled, without_far_values
 from .eigenpro import EigenProClassifier, EigenProRegressor
 from .gradients import is_on_kernels, mean_outer_product
+from .tables import Columns, Preparation, prepared
 
 # Share of the plain metric in the learned one, so that features that matter little to
 # one model are not lost to the next ones. Errors with 0 and 0.02: bike_hour 0.256,
@@ -64,6 +69,7 @@ _CLEARLY = 0.99
 # rows, up to which both are compared on all rows. On california_housing the ratio was
 # 1.003, and 0.95 on all rows.
 _NEARLY = 1.03
+_SCALINGS = ("auto", "standard", "normal", "robust", None)
 # Errors if no model with a metric can be fitted or evaluated.
 _FAILURES = (ValueError, ArithmeticError, MemoryError)
 
@@ -172,18 +178,15 @@ class MetricProblem:
         if not data.constant:
             data, rows = data.without_copies(_trained_rows(data))
             data = data.take(np.sort(rows))
-        # A metric adds columns up: a fill value would cost all of them their digits.
-        self._frame = frame_of_distances(data.X)
-        self._everything = replace(data, X=without_far_values(data.X, *self._frame))
-        self._train = draw(self._everything, model.max_metric_rows)
+        self._preparation, self._everything = model._preparation, data
+        self._train = draw(data, model.max_metric_rows)
         # Whether rows tell which metric is better; else all rows give some error.
         self._compares = not data.constant
         if self._compares and data.validation is None:
             self._compares = self._hold_out(model.validation_fraction)
         elif self._compares:
             X, *others = data.validation
-            X = without_far_values(cast(X, self._train.X.dtype), *self._frame)
-            self._validation = X, *others
+            self._validation = cast(X, data.X.dtype), *others
         if not self._compares:
             self._validation = data.X, data.targets, data.weights
         n, judged = len(self._train.targets), self._validation[1]
@@ -191,6 +194,43 @@ class MetricProblem:
         self.kinds = self.plan.kinds if self._compares else ()
         self._graded = draw(self._train, self.plan.n_graded)
         self._seed = data.rng.randint(2**31 - 1)
+        self._compared = draw(self._train, self.plan.n_compared)
+        self._scale()
+
+    def _scale(self):
+        """Scale all rows in the way that suits those held out.
+
+        Another scaling than the first must be clearly better.
+        """
+        (X, *others), (best, *rest) = self._validation, self.plan.scalings
+        if not self._preparation.n_numbers:
+            best = None
+        elif rest and self._compares:
+            errors = {}
+            for scaling in self.plan.scalings:
+                scale, _ = self._scaling_of(scaling)
+                rows = replace(self._compared, X=scale(self._compared.X))
+                self._validation = scale(X), *others
+                plain = np.ones(rows.X.shape[1])
+                root, kernel = self._as_features(plain), self.plan.kernels[0]
+                errors[scaling] = self._error_of_part(root, kernel, rows)
+            other = min(errors, key=errors.get)
+            # About the deviation of the ratio of two such errors.
+            doubt = 0.5 / X.shape[0] ** 0.5
+            if errors[other] < min(_CLEARLY, 1.0 - doubt) * errors[best]:
+                best = other
+        self.scaling, (scale, self._frame) = best, self._scaling_of(best)
+        self._validation = scale(X), *others
+        for name in ("_everything", "_train", "_graded", "_compared"):
+            rows = getattr(self, name)
+            setattr(self, name, replace(rows, X=scale(rows.X)))
+
+    def _scaling_of(self, name):
+        """Return a function that scales rows, and the frame that it keeps them in."""
+        scaled = partial(self._preparation.scaled, scaling=name)
+        # A metric adds columns up: a fill value would cost all of them their digits.
+        frame = frame_of_distances(scaled(sampled(self._everything.X)))
+        return lambda X: without_far_values(scaled(X), *frame), frame
 
     def _hold_out(self, fraction):
         """Hold out rows, unless there are too few; return whether there are enough."""
@@ -289,7 +329,7 @@ class MetricProblem:
         plan = self.plan
         if len(plan.kernels) == 1 or not self._compares:
             return best
-        rows = draw(self._train, plan.n_compared)
+        rows = self._compared
         chosen, error = self._suited(best, plan.kernels, rows)
         if not plan.manhattan:
             return chosen
@@ -349,8 +389,11 @@ class MetricProblem:
         model = self._fit(chosen.root, chosen.kernel, self._everything)
         importances = to_numpy(self._outer_product(model, chosen.root, "diagonal"))
         importances /= importances.sum() or 1.0
-        offset, limits = self._frame
+        preparation, (offset, limits) = self._preparation, self._frame
+        importances = preparation.summed(importances)
         return {
+            "preprocessor_": preparation.preprocessor(self.scaling),
+            "scaling_": self.scaling,
             "_offset": offset,
             "_limits": limits,
             "metric_root_": chosen.root,
@@ -496,6 +539,7 @@ class _RecursiveFeatureMachine(
     _coef_attribute = "metric_root_"
     _in_memory_unless = "a sample of them"
     _takes_constant_targets = False  # its estimator does so
+    _takes_tables = True
     _takes_less = ("n_centers", "max_metric_rows", "max_gradient_rows")
 
     def __init__(
@@ -504,6 +548,8 @@ class _RecursiveFeatureMachine(
         *,
         metric: str = "auto",
         max_rounds: int = 5,
+        categorical_features: ArrayLike | str | None = "from_dtype",
+        scaling: str | None = "auto",
         max_gradient_rows: int = 4000,
         max_metric_rows: int = 10_000,
         validation_fraction: float = 0.2,
@@ -546,6 +592,8 @@ class _RecursiveFeatureMachine(
         if isinstance(kernel, Kernel):
             kernel.slope()  # raises an error if there is none
         check_choice("metric", self.metric, ("auto", "diagonal", "full"))
+        if self.scaling is not None:
+            check_one_of("scaling", self.scaling, _SCALINGS)
         check_number("max_rounds", self.max_rounds, 0, integer=True)
         check_number("max_gradient_rows", self.max_gradient_rows, 1, integer=True)
         check_number("max_metric_rows", self.max_metric_rows, 10, integer=True)
@@ -569,8 +617,8 @@ class _RecursiveFeatureMachine(
 
         Parameters
         ----------
-        X : array of shape (n_samples, n_features)
-            Training rows; standardize features that have different units.
+        X : array or DataFrame of shape (n_samples, n_features)
+            Training rows; may hold missing values, and a DataFrame categories.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label per row for a classifier.
         sample_weight : float or array of shape (n_samples,), default=None
@@ -609,6 +657,29 @@ class _RecursiveFeatureMachine(
         validation = X_val, y_val, sample_weight_val
         options = {"checkpoint": checkpoint, "resume": resume}
         return self._fit(X, y, sample_weight, *validation, **options)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.categorical = True
+        return tags
+
+    def _frame_rows(self, X, reset):
+        if reset:
+            self._columns = Columns(X, self.categorical_features)
+        return self._columns.rows_of(X)
+
+    def _validate(self, X, y, sample_weight, *validation):
+        """Return the validated data, with columns of numbers that are not scaled."""
+        data = super()._validate(X, y, sample_weight, *validation)
+        scalings = _SCALINGS if self.scaling == "auto" else (self.scaling,)
+        self._preparation = Preparation()
+        X = self._preparation.fit(self._columns, data, scalings)
+        if data.validation is not None:
+            X_val, *others = data.validation
+            X_val = self._preparation.encoded(X_val)
+            data = replace(data, validation=(X_val, *others))
+        return data if X is data.X else replace(data, X=X)  # with known ranks
 
     def _holds_out(self, n):
         return True
@@ -671,7 +742,28 @@ class _RecursiveFeatureMachine(
         return self.metric_root_.shape[0]
 
     def _gradients(self, X):
-        return mapped_gradients(self.estimator_, self._near(X), self.metric_root_)
+        """Return the gradients in columns of numbers, in their units."""
+        if self._columns.categories:
+            j = self._columns.categories[0]
+            raise ValueError(
+                "gradients need columns of numbers, and column "
+                f"{getattr(self, 'feature_names_in_', range(j + 1))[j]!r} of X is a "
+                "category: pass model.estimator_ and model.transform(X) for gradients "
+                "along the columns of X R"
+            )
+        of_prepared = mapped_gradients(
+            self.estimator_, self._prepared(X), self.metric_root_
+        )
+        return self._preparation.gradients(of_prepared, X, self.scaling_)
+
+    def _prepared(self, X):
+        """Return rows as prepared numbers, near the training rows, where X lives."""
+        if is_lazy(X):
+            return MappedRows(X, self._prepared, self._n_features_out)
+        if isinstance(X, FrameRows):
+            self._columns.check(X.frame)
+        Z = prepared(self.preprocessor_, X)
+        return self._near(move(Z, *location_of(X)))
 
     def _near(self, X):
         """Return rows with entries cut off that are far from the training rows."""
@@ -679,7 +771,7 @@ class _RecursiveFeatureMachine(
         return without_far_values(X, *frame)
 
     def _warn_of_far_values(self, X):
-        warn_of_cutoffs(self, X, self._offset, self._limits)
+        self._preparation.warn_of_cutoffs(self, X)
 
     def _values(self, X, method):
         return self._of_mapped(
@@ -687,6 +779,7 @@ class _RecursiveFeatureMachine(
         )
 
     def _fitted_values(self, X):
+        X = self._preparation.scaled(X, self.scaling_)
         return self.estimator_._fitted_values(mapped(X, self.metric_root_))
 
     def _of_mapped(self, X, method, function=None):
@@ -695,7 +788,8 @@ class _RecursiveFeatureMachine(
         function = function or getattr(self.estimator_, method)
 
         def values(rows):
-            F = function(mapped(self._near(rows), self.metric_root_))
+            rows = self._prepared(rows)
+            F = function(mapped(rows, self.metric_root_))
             check_values(F, rows)
             return F
 
@@ -705,13 +799,15 @@ class _RecursiveFeatureMachine(
     def transform(self, X: ArrayLike) -> Any:
         """Return X R: features whose Euclidean distance is that of the metric.
 
+        X is prepared by `preprocessor_` first.
+
         Parameters
         ----------
-        X : array of shape (n_samples, n_features)
+        X : array or DataFrame of shape (n_samples, n_features)
 
         Returns
         -------
-        X_R : array of shape (n_samples, n_features)
+        X_R : array of shape (n_samples, n_prepared)
         """
         return self._of_mapped(X, "transform", lambda X_R: X_R)
 
@@ -738,6 +834,16 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     max_rounds : int, default=5
         Maximum number of times to learn a metric of each kind. A kind is given up after
         two rounds that do not improve the error on the held-out rows.
+    categorical_features : "from_dtype", array-like or None, default="from_dtype"
+        Columns that are categories. "from_dtype": columns of text and of a categorical
+        data type in a DataFrame of pandas or polars, and none of an array. Or names or
+        indices of columns, or a boolean mask of them; None: there are none. See Notes.
+    scaling : {"auto", "standard", "normal", "robust"} or None, default="auto"
+        How to scale the other columns. "standard": to mean 0 and deviation 1. "normal":
+        by their ranks, to a normal distribution, for skewed columns. "robust": to
+        median 0 and quartiles of a normal distribution, with values smoothly clipped at
+        3. None: as they are, for columns that share a unit, such as pixels. "auto": the
+        held-out rows choose; "standard" unless another is clearly better.
     max_gradient_rows : int, default=4000
         Maximum number of rows to average the gradients over.
     max_metric_rows : int, default=10000
@@ -755,16 +861,21 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
 
     Attributes
     ----------
-    metric_root_ : array of shape (n_features,) or (n_features, n_features)
-        R, or its diagonal; distances are those of X R. The mean of the eigenvalues of
-        R R' is 1.
-    metric_ : array of shape (n_features, n_features)
+    preprocessor_ : ColumnTransformer
+        Fitted; its ``transform`` prepares the columns of X, and its
+        ``get_feature_names_out`` names the prepared ones.
+    scaling_ : {"standard", "normal", "robust"} or None
+        The chosen scaling; None also if there are no columns of numbers.
+    metric_root_ : array of shape (n_prepared,) or (n_prepared, n_prepared)
+        R, or its diagonal, for the prepared columns; distances are those of X R, X
+        prepared. The mean of the eigenvalues of R R' is 1.
+    metric_ : array of shape (n_prepared, n_prepared)
         M = R R'.
     feature_importances_ : array of shape (n_features,)
-        Share of each feature in the squared gradients of the model, in units of X; the
-        sum is 1.
+        Share of each column of X, as it was passed, in the squared gradients of the
+        model, in units of the prepared columns that come from it; the sum is 1.
     estimator_ : estimator
-        Fitted to all rows of X R.
+        Fitted to all rows of X R, X prepared.
     metric_kind_ : {"diagonal", "full"} or None
         Kind of the chosen metric; None: the plain kernel, ``metric_`` is the identity.
     n_rounds_ : int
@@ -800,7 +911,15 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
 
     The full metric starts from the best diagonal one.
 
-    Standardize features that have different units: the first model weights them alike.
+    X may hold NaN, and a DataFrame text, categories, booleans and missing values. A
+    category becomes a column of zeros and ones for each of its levels, a missing value
+    among them; with more than 30 levels, their mean target, which `TargetEncoder` takes
+    from other rows, or for several targets the most frequent levels. Booleans are
+    numbers. A gap in a column of numbers becomes its median, and another column marks
+    it; a gap that is new in `predict` becomes the median, an unknown level zeros, or
+    the mean target. Columns are scaled by the distinct rows with weight. Dates and
+    nested columns are errors, and so is text in an array. All arrays are prepared on
+    the host.
 
     References
     ----------
@@ -846,6 +965,16 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     max_rounds : int, default=5
         Maximum number of times to learn a metric of each kind. A kind is given up after
         two rounds that do not improve the error on the held-out rows.
+    categorical_features : "from_dtype", array-like or None, default="from_dtype"
+        Columns that are categories. "from_dtype": columns of text and of a categorical
+        data type in a DataFrame of pandas or polars, and none of an array. Or names or
+        indices of columns, or a boolean mask of them; None: there are none. See Notes.
+    scaling : {"auto", "standard", "normal", "robust"} or None, default="auto"
+        How to scale the other columns. "standard": to mean 0 and deviation 1. "normal":
+        by their ranks, to a normal distribution, for skewed columns. "robust": to
+        median 0 and quartiles of a normal distribution, with values smoothly clipped at
+        3. None: as they are, for columns that share a unit, such as pixels. "auto": the
+        held-out rows choose; "standard" unless another is clearly better.
     max_gradient_rows : int, default=4000
         Maximum number of rows to average the gradients over.
     max_metric_rows : int, default=10000
@@ -866,16 +995,21 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
 
     Attributes
     ----------
-    metric_root_ : array of shape (n_features,) or (n_features, n_features)
-        R, or its diagonal; distances are those of X R. The mean of the eigenvalues of
-        R R' is 1.
-    metric_ : array of shape (n_features, n_features)
+    preprocessor_ : ColumnTransformer
+        Fitted; its ``transform`` prepares the columns of X, and its
+        ``get_feature_names_out`` names the prepared ones.
+    scaling_ : {"standard", "normal", "robust"} or None
+        The chosen scaling; None also if there are no columns of numbers.
+    metric_root_ : array of shape (n_prepared,) or (n_prepared, n_prepared)
+        R, or its diagonal, for the prepared columns; distances are those of X R, X
+        prepared. The mean of the eigenvalues of R R' is 1.
+    metric_ : array of shape (n_prepared, n_prepared)
         M = R R'.
     feature_importances_ : array of shape (n_features,)
-        Share of each feature in the squared gradients of the model, in units of X; the
-        sum is 1.
+        Share of each column of X, as it was passed, in the squared gradients of the
+        model, in units of the prepared columns that come from it; the sum is 1.
     estimator_ : estimator
-        Fitted to all rows of X R.
+        Fitted to all rows of X R, X prepared.
     metric_kind_ : {"diagonal", "full"} or None
         Kind of the chosen metric; None: the plain kernel, ``metric_`` is the identity.
     n_rounds_ : int
@@ -914,7 +1048,15 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
 
     The full metric starts from the best diagonal one.
 
-    Standardize features that have different units: the first model weights them alike.
+    X may hold NaN, and a DataFrame text, categories, booleans and missing values. A
+    category becomes a column of zeros and ones for each of its levels, a missing value
+    among them; with more than 30 levels, their mean target, which `TargetEncoder` takes
+    from other rows, or for several targets the most frequent levels. Booleans are
+    numbers. A gap in a column of numbers becomes its median, and another column marks
+    it; a gap that is new in `predict` becomes the median, an unknown level zeros, or
+    the mean target. Columns are scaled by the distinct rows with weight. Dates and
+    nested columns are errors, and so is text in an array. All arrays are prepared on
+    the host.
 
     References
     ----------
@@ -945,6 +1087,8 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         *,
         metric: str = "auto",
         max_rounds: int = 5,
+        categorical_features: ArrayLike | str | None = "from_dtype",
+        scaling: str | None = "auto",
         max_gradient_rows: int = 4000,
         max_metric_rows: int = 10_000,
         validation_fraction: float = 0.2,

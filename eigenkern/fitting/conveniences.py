@@ -28,6 +28,10 @@ class Conveniences:
     1/2 |f|^2 + C sum_i loss_i. Errors about arguments name the class that was used.
     """
 
+    #: Whether X may have gaps, and a DataFrame categories; ``_frame_rows(X, reset)``
+    #: returns the rows of such a DataFrame, and None for other X.
+    _takes_tables = False
+
     def __init_subclass__(cls, **options):
         super().__init_subclass__(**options)
         for name in ("__init__", "fit"):

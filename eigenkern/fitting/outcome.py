@@ -103,8 +103,11 @@ def warn_of_far_values(estimator, X, kernel, centers):
             warn_of_cutoffs(estimator, X, frame.get("offset"), frame["limits"])
 
 
-def warn_of_cutoffs(estimator, X, offset, limits):
-    """Warn if an entry of X is farther from the offset than its column's limit."""
+def warn_of_cutoffs(estimator, X, offset, limits, places=None):
+    """Warn if an entry of X is farther from the offset than its column's limit.
+
+    `places` are those of the columns in what the user passed.
+    """
     if is_lazy(X):
         return
     offset, limits = (None if a is None else to_numpy(a) for a in (offset, limits))
@@ -119,7 +122,8 @@ def warn_of_cutoffs(estimator, X, offset, limits):
         return
     value = float(ends[int(high[column] > low[column])][column])
     limit = float(offset[column] + np.copysign(limits[column], value))
-    _warn(estimator, X, column, value, f"it was cut off at {limit:.3g}")
+    place = column if places is None else int(places[column])
+    _warn(estimator, X, column, value, f"it was cut off at {limit:.3g}", place)
 
 
 def warn_of_leverage(
@@ -151,9 +155,10 @@ def have_leverage(squared_norms, dtype):
     return eps * squared_norms > (np.median(usual) if len(usual) else np.inf)
 
 
-def _warn(estimator, X, column, value, consequence):
+def _warn(estimator, X, column, value, consequence, place=None):
+    place = column if place is None else place
     names = getattr(estimator, "feature_names_in_", None)
-    name = column if names is None else repr(str(names[column]))
+    name = place if names is None else repr(str(names[place]))
     if scipy.sparse.issparse(X):
         usual = np.abs(X[:, [column]].data)
         usual = float(np.median(usual)) if len(usual) else 0.0

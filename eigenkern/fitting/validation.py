@@ -27,6 +27,7 @@ from ..arrays.threads import restores_blas, single_threaded_blas
 from ..kernels import Kernel
 from ..plan.parameters import is_auto
 from ..problems.kernel_parameters import check_bandwidth, check_kernel
+from ..rows.frames import is_frame
 from ..rows.input import by_chunks, check_not_half, computed, is_dask, lazy_rows, read
 
 
@@ -235,13 +236,24 @@ def validated(
     the features. The other options are those of `check_X_y`.
     """
     rows = lazy_rows(X)
+    if rows is None and estimator._takes_tables:
+        rows = estimator._frame_rows(X, reset)
     if rows is None:
         X = detached(read(X) if reset else X)
         options = {"dtype": floats(X), "accept_sparse": estimator._accept_sparse}
         options |= {"reset": reset, "ensure_min_samples": ensure_min_samples}
+        if estimator._takes_tables:
+            options["ensure_all_finite"] = "allow-nan"
         y = detached(computed(y))
-        return validate_data(estimator, X, y, **options, **checks_of_y)
+        try:
+            return validate_data(estimator, X, y, **options, **checks_of_y)
+        except ValueError as error:
+            advice = _advice(estimator, str(error))
+            if not advice:
+                raise
+            raise ValueError(f"{error}{advice}") from error
     named = getattr(X, "_meta", rows) if hasattr(X, "columns") else rows
+    named = X if is_frame(X) else named
     validate_data(estimator, named, skip_check_array=True, reset=reset)
     if rows.shape[0] < ensure_min_samples:
         raise ValueError(
@@ -254,6 +266,22 @@ def validated(
     y = computed(y)
     _, y = check_X_y(np.zeros((rows.shape[0], 1)), y, **checks_of_y)
     return rows, y
+
+
+def _advice(estimator, said):
+    """Return what to do about text or gaps in X, or "" if there are none."""
+    text = said.startswith("could not convert string to float")
+    if estimator._takes_tables:
+        as_frame = ". Pass text in a pandas or polars DataFrame, where it is a category"
+        return as_frame * text
+    if not (text or said.startswith("Input X contains NaN")):
+        return ""
+    return (
+        "\nRFMRegressor and RFMClassifier of eigenkern take DataFrames with categories "
+        "and missing values; for the others use a pipeline, such as "
+        "make_pipeline(make_column_transformer(...), estimator) with scikit-learn's "
+        "OneHotEncoder, SimpleImputer and StandardScaler"
+    )
 
 
 def check_same_location(estimator, location, method):

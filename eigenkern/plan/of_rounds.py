@@ -29,6 +29,8 @@ _MIN_COMPARED = 2000
 # 0.224 0.214, cpusmall 0.156 0.151. In classification no table gains (a9a, coil2000,
 # covtype), and on ijcnn1 it would be chosen, with 2.0 instead of 1.3 % errors.
 _MANHATTAN_KERNELS = (("manhattan", 0.5), ("manhattan", 1.0), ("manhattan", 2.0))
+# Scalings of the columns that "auto" compares, by models of the same rows as kernels.
+_SCALINGS = ("standard", None, "normal", "robust")
 # Rounds that a kind of metric usually takes, of those that are allowed.
 _USUAL_ROUNDS = 5
 # Most bytes that stay with the process after a fit: glibc keeps freed arrays of up to
@@ -44,10 +46,11 @@ def plan_of_rounds(shape, plan_of_fit):
     and a width, the bandwidth over the median distance, or None for the estimator's.
     The metric is learned on ``n_train`` rows, and judged on ``n_held_out``.
 
-    Chosen besides: the `kinds` of metric to learn, in turn, in at most `n_rounds` each;
-    over how many rows gradients are averaged, `n_graded`; `kernels`, the first of which
-    is to learn with, and `manhattan` ones, to try in the end on `n_compared` rows; and
-    the plans of the `fits`: to the rows of the metric, those compared, and all.
+    Chosen besides: the `scalings` to try, and the `kinds` of metric to learn, in turn,
+    in at most `n_rounds` each; over how many rows gradients are averaged, `n_graded`;
+    `kernels`, the first of which is to learn with, and `manhattan` ones, to try in the
+    end, like scalings, on `n_compared` rows; and the plans of the `fits`: to the rows
+    of the metric, those compared, and all.
     """
     e, n, d, k = shape.estimator, shape.n, shape.d, shape.n_outputs
     n_part, n_held_out = shape.n_train, shape.n_held_out
@@ -61,6 +64,8 @@ def plan_of_rounds(shape, plan_of_fit):
             manhattan = _MANHATTAN_KERNELS
         # A softer metric, too; fits with the Manhattan distance take longer.
         n_comparisons = len(kernels) + 1 + 3 * len(manhattan)
+    scalings = _SCALINGS if e.scaling == "auto" else (e.scaling,)
+    n_comparisons += len(scalings) if len(scalings) > 1 else 0
     n_compared = min(n_part, max(n_part // 2, _MIN_COMPARED))
     n_graded = min(n_part, e.max_gradient_rows)
     sizes = n_part, n_compared, n
@@ -68,8 +73,8 @@ def plan_of_rounds(shape, plan_of_fit):
     shape = replace(shape, kernel=final.shape.kernel)
     fit, size = Costs(shape), shape.itemsize
     n_fits = 1 + len(kinds) * min(e.max_rounds, _USUAL_ROUNDS)
-    # The rows without far values; those of the metric and those to judge it; X R.
-    copies = (n + 2 * n_part + n_held_out) * d * size
+    # The scaled rows; those of the metric, to compare on and to judge it; X R.
+    copies = (n + 2 * n_part + n_compared + n_held_out) * d * size
     fit.holds("data copy", copies)
     if "full" in kinds:  # R of each round; M, its eigenvectors and R in float64
         fit.holds("metrics", (1 + len(kinds) * e.max_rounds) * d * d * size)
@@ -95,6 +100,7 @@ def plan_of_rounds(shape, plan_of_fit):
         n_centers=final.n_centers,
         batch_size=final.batch_size,
         n_epochs=final.n_epochs,
+        scalings=scalings,
         kinds=kinds,
         n_rounds=e.max_rounds,
         n_graded=n_graded,

@@ -71,11 +71,12 @@ class LazyRows:
 
 
 class MappedRows(LazyRows):
-    """``function(rows)`` of other lazy rows, with as many rows and features."""
+    """``function(rows)`` of other lazy rows, with as many rows, and d features."""
 
-    def __init__(self, rows, function):
+    def __init__(self, rows, function, d=None):
         self._rows, self._function = rows, function
-        self.shape, self.dtype, self.device = rows.shape, rows.dtype, rows.device
+        self.shape = rows.shape[0], rows.shape[1] if d is None else d
+        self.dtype, self.device = rows.dtype, rows.device
 
     def __array_namespace__(self, api_version=None):
         """Return the namespace of the rows that are fetched."""
@@ -83,7 +84,7 @@ class MappedRows(LazyRows):
 
     def take(self, index):
         """Return the rows at some indices, not fetched yet."""
-        return MappedRows(self._rows.take(index), self._function)
+        return MappedRows(self._rows.take(index), self._function, self.shape[1])
 
     def __getitem__(self, key):
         """Return a range of rows as an array."""

@@ -43,7 +43,8 @@ both_kinds = pytest.mark.parametrize("metric", ["diagonal", "full"])
 
 
 def machine(estimator=PLAIN, **options):
-    return RFMRegressor(estimator, **{"random_state": 0, **options})
+    """Return a machine whose metric is that of the columns as they are."""
+    return RFMRegressor(estimator, **{"scaling": None, "random_state": 0, **options})
 
 
 def error(model, X, y):
@@ -196,6 +197,7 @@ def test_fits_obey_the_plan(two_of_ten, monkeypatch):
     def changed(*given):
         plan = plan_of_rounds(*given)
         chosen = {"kinds": ("diagonal",), "n_rounds": 2, "kernels": plan.kernels[:1]}
+        chosen |= {"scalings": ("standard",)}
         plans.append(replace(plan, chosen=plan.chosen | chosen))
         return plans[-1]
 
@@ -222,7 +224,7 @@ def test_a_softer_metric(metric, two_of_ten, monkeypatch):
     roots = []
     for factor in (0.0, 1e9):  # it is never better, or always
         monkeypatch.setattr("eigenkern.estimators.rfm._CLEARLY", factor)
-        model = RFMRegressor(metric=metric, max_rounds=1, random_state=0).fit(X, y)
+        model = machine(None, metric=metric, max_rounds=1).fit(X, y)
         roots.append(model.metric_root_)
     plain, softer = np.atleast_2d(*roots) if metric == "full" else map(np.diag, roots)
     values, vectors = np.linalg.eigh(plain)

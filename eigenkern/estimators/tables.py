@@ -1,0 +1,439 @@
+"""Tables as they come: categories, gaps and columns in any units become numbers."""
+
+from dataclasses import replace
+from numbers import Integral
+
+import numpy as np
+from sklearn import config_context
+from sklearn.compose import ColumnTransformer
+from sklearn.frozen import FrozenEstimator
+from sklearn.impute import MissingIndicator, SimpleImputer
+from sklearn.model_selection import PredefinedSplit
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    QuantileTransformer,
+    RobustScaler,
+    StandardScaler,
+    TargetEncoder,
+)
+from sklearn.utils import check_array
+
+from ..arrays.array import location_of, move, to_numpy
+from ..fitting.outcome import warn_of_cutoffs
+from ..rows.frames import (
+    CATEGORIES,
+    DATES,
+    NUMBERS,
+    TEXTS,
+    FrameRows,
+    as_levels,
+    columns_at,
+    columns_of,
+    first_row,
+    is_frame,
+    kinds_of_columns,
+)
+
+# Levels up to which a category becomes a column for each.
+_NARROW = 30
+# Folds to encode the levels of the others by targets of other rows.
+_FOLDS = 5
+# Rows of the mean of all targets that are added to those of each level: a level that
+# was seen once says little.
+_SMOOTH = 10.0
+# Entries so many times as far from the median as nine of ten others are fill values,
+# which have no part in means and deviations.
+_FAR = 10.0
+# Size of the entries that smooth clipping approaches, in usual sizes.
+_CLIP = 3.0
+
+
+def as_numbers(X):
+    """Return columns of numbers as an array of floats, with NaN for gaps."""
+    if is_frame(X) and not hasattr(X, "iloc"):  # polars
+        columns = [column.to_numpy() for column in columns_of(X)]
+        floats = {column.dtype for column in columns} == {np.dtype(np.float32)}
+        dtype = np.float32 if floats else np.float64
+        return np.column_stack([column.astype(dtype) for column in columns])
+    return check_array(X, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan")
+
+
+def smoothly_clipped(Z):
+    """Return z / (1 + (z / 3)^2)^1/2, which is between -3 and 3."""
+    return Z / np.hypot(1.0, Z / _CLIP, dtype=Z.dtype)
+
+
+class Columns:
+    """Which columns of a table are categories, and what the others hold."""
+
+    def __init__(self, X, categorical_features):
+        self.of_frame = is_frame(X)
+        shape = np.shape(X) if self.of_frame or hasattr(X, "shape") else ()
+        self._names, kinds, self.head = None, [], None
+        if self.of_frame:
+            self._names, kinds = list(X.columns), kinds_of_columns(X)
+            self.head = first_row(X)
+        if isinstance(categorical_features, str) or categorical_features is None:
+            _check_word(categorical_features)
+            found = []
+            if categorical_features is not None:
+                found = [j for j, kind in enumerate(kinds) if kind in _CATEGORICAL]
+        else:
+            d = shape[1] if len(shape) == 2 else len(X[0])
+            found = _indices(categorical_features, self._names, d)
+        self.categories = found
+        for j, kind in enumerate(kinds):
+            if kind != NUMBERS and j not in found:
+                raise ValueError(self._refused(j, kind))
+
+    def _refused(self, j, kind):
+        advice = (
+            "name it in categorical_features, or leave that at 'from_dtype', if it is "
+            "a category; convert it with pandas.to_numeric, or drop it, if not"
+        )
+        if kind == DATES:
+            advice = (
+                "derive numbers from it, such as the year, the month, the day of the "
+                "week, the hour or the days since a date, and drop it"
+            )
+        return f"column {self._names[j]!r} of X holds {kind}: {advice}"
+
+    def rows_of(self, X):
+        """Return the rows of a DataFrame if some columns are categories, else None."""
+        if not (self.of_frame and self.categories):
+            return None
+        if not is_frame(X):
+            name = self._names[self.categories[0]]
+            raise ValueError(
+                "X must be a DataFrame with the columns of that in fit, of which "
+                f"{name!r} is a category; got {type(X).__name__}"
+            )
+        return FrameRows(X)
+
+    def check(self, frame):
+        """Raise a ValueError if a column that held numbers holds anything else."""
+        for j, kind in enumerate(kinds_of_columns(frame)):
+            if kind != NUMBERS and j not in self.categories:
+                raise ValueError(
+                    f"column {self._names[j]!r} of X must hold numbers, as in fit; "
+                    f"got {kind}"
+                )
+
+
+_CATEGORICAL = TEXTS, CATEGORIES
+
+
+def _check_word(categorical_features):
+    if categorical_features not in ("from_dtype", None):
+        raise ValueError(_wrong_categories(categorical_features))
+
+
+def _wrong_categories(given):
+    return (
+        "categorical_features must be 'from_dtype', None, or names or indices of "
+        f"columns, or a boolean mask of them; got {given!r}"
+    )
+
+
+def _indices(given, names, d):
+    """Return the indices of columns by names, indices or a mask."""
+    found = np.asarray(given)
+    if found.ndim != 1:
+        raise ValueError(_wrong_categories(given))
+    if found.dtype == bool:
+        if len(found) != d:
+            raise ValueError(
+                f"categorical_features must have a value for each of the {d} columns "
+                f"of X if it is a mask; got {len(found)}"
+            )
+        return np.flatnonzero(found).tolist()
+    indices = []
+    for one in found.tolist():
+        if isinstance(one, Integral) and -d <= one < d:
+            indices.append(one % d)
+        elif isinstance(one, str) and names is not None and one in names:
+            indices.append(names.index(one))
+        else:
+            raise ValueError(
+                f"categorical_features must name columns of X, of which there are {d}"
+                f"{'' if names is None else f': {names}'}; got {one!r}"
+            )
+    return sorted(set(indices))
+
+
+class Preparation:
+    """What becomes of the columns of a table: numbers, marks of gaps, levels.
+
+    A column of numbers keeps its place among them, with its median for gaps, and gets a
+    mark if there are gaps. A category becomes a column for each of its levels, or, if
+    it has many, their mean targets, from other rows. The scaling of the numbers is left
+    open. Everything is fitted to the distinct rows with weight, whatever their weights,
+    except for mean targets.
+
+    Attributes
+    ----------
+    sources : ndarray of shape (p,)
+        The user's column that each prepared one comes from.
+    n_numbers : int
+        How many of these are numbers; they come first.
+    """
+
+    @config_context(transform_output="default")
+    def fit(self, columns, data, scalings):
+        """Fit everything to the data; return their rows as numbers, not scaled."""
+        X, used = data.X, data.rows_with_weight()
+        rows = X.frame if isinstance(X, FrameRows) else to_numpy(X)
+        d = self._d = X.shape[1]
+        self._parts = []
+        categories = columns.categories
+        numbers = [j for j in range(d) if j not in categories]
+        head, columns.head = columns.head, None
+        self._head = rows[:1] if head is None else head
+        N = np.empty((X.shape[0], 0))
+        if numbers:
+            N = as_numbers(columns_at(rows, numbers))
+        gaps = np.isnan(N)
+        held = ~gaps[used].all(axis=0)
+        numbers = np.compress(held, numbers).tolist()
+        N, gaps = N[:, held], gaps[:, held]
+        L = as_levels(columns_at(rows, categories)) if categories else N[:, :0]
+        codes = np.zeros((X.shape[0], 0))
+        if categories:
+            ordinal = OrdinalEncoder(
+                handle_unknown="use_encoded_value", unknown_value=-1
+            ).fit(L[used])
+            codes = np.nan_to_num(ordinal.transform(L), nan=-2.0)
+        n_levels = [len(np.unique(codes[used, j])) for j in range(codes.shape[1])]
+        raw = data
+        if categories or gaps.any():
+            raw = replace(data, X=np.hstack([np.where(gaps, 0.0, N), gaps, codes]))
+        first = used[raw.distinct(used)[0]]
+        self.n_numbers, sources = len(numbers), list(numbers)
+        self._scalers = {}
+        if numbers:
+            fill = SimpleImputer(strategy="median").fit(N[first])
+            self._add("numbers", as_numbers, [("fill", fill)], numbers)
+            self._fit_scalers(N[first], scalings)
+        if gaps[used].any():
+            mark = MissingIndicator(error_on_new=False).fit(N[first])
+            self._add("gaps", as_numbers, [("mark", mark)], numbers)
+            sources += [numbers[j] for j in mark.features_]
+        narrow = [j for j, n in enumerate(n_levels) if n <= _NARROW]
+        wide = [j for j, n in enumerate(n_levels) if n > _NARROW]
+        if data.targets.shape[1] > 1 and data.groups is None:
+            narrow, wide = narrow + wide, []
+        if narrow:
+            encoder = OneHotEncoder(
+                handle_unknown="infrequent_if_exist",
+                max_categories=_NARROW,
+                sparse_output=False,
+                dtype=np.float32,
+            ).fit(L[first][:, narrow])
+            places = [categories[j] for j in narrow]
+            self._add("levels", as_levels, [("encode", encoder)], places)
+            for name in encoder.get_feature_names_out(
+                [str(categories[j]) for j in narrow]
+            ):
+                sources.append(int(name.partition("_")[0]))
+        encodings = None
+        if wide:
+            encoder, encodings = _by_targets(raw, used, L[:, wide])
+            deviations = StandardScaler().fit(encoder.transform(L[first][:, wide]))
+            encodings = deviations.transform(encodings)
+            steps = [("encode", encoder), ("scale", deviations)]
+            places = [categories[j] for j in wide]
+            self._add("wide", as_levels, steps, places)
+            sources += np.repeat(places, encodings.shape[1] // len(places)).tolist()
+        self.sources = np.array(sources, dtype=np.int64)
+        if not len(sources):
+            raise ValueError(
+                "X must have a column with values; got gaps only, in rows with weight"
+            )
+        if self.n_numbers < d or gaps.any() or categories:
+            X = self.encoded(X, encodings)
+        return X
+
+    def _add(self, name, function, steps, columns):
+        """Add a part of the preprocessor, of transformers that are fitted."""
+        convert = FunctionTransformer(function, feature_names_out="one-to-one")
+        convert.fit(columns_at(self._head, columns))
+        steps = Pipeline([("convert", convert), *steps])
+        self._parts.append((name, steps, columns))
+
+    def _fit_scalers(self, N, scalings):
+        """Fit scalings to columns of numbers."""
+        if {"standard", "robust"} & {*scalings}:
+            with np.errstate(over="ignore"):
+                away = np.abs(N - np.nanmedian(N, axis=0))
+            usual = [_quantile_of_positive(column) for column in away.T]
+            near = np.where(away > _FAR * np.array(usual), np.nan, N)
+            standard = self._scalers["standard"] = StandardScaler().fit(near)
+        if "robust" in scalings:
+            scale = RobustScaler(unit_variance=True).fit(N)
+            low, high = np.nanquantile(N, [0.25, 0.75], axis=0)
+            scale.scale_[low == high] = standard.scale_[low == high]
+            clip = FunctionTransformer(
+                smoothly_clipped, feature_names_out="one-to-one"
+            ).fit(N)
+            self._scalers["robust"] = Pipeline([("scale", scale), ("clip", clip)])
+        if "normal" in scalings:
+            self._scalers["normal"] = QuantileTransformer(
+                n_quantiles=min(1000, len(N)),
+                output_distribution="normal",
+                random_state=0,
+            ).fit(N)
+
+    @config_context(transform_output="default")
+    def preprocessor(self, scaling):
+        """Return the fitted `ColumnTransformer` with a scaling of the numbers."""
+        parts = []
+        for name, steps, columns in self._parts:
+            scaler = self._scalers.get(scaling)
+            if name == "numbers" and scaler is not None:
+                steps = Pipeline([*steps.steps, ("scale", scaler)])
+            parts.append((name, FrozenEstimator(steps), columns))
+        return ColumnTransformer(parts).fit(self._head)
+
+    def encoded(self, X, encodings=None):
+        """Return rows as numbers, not scaled; `encodings` are those of fit."""
+        Z = prepared(self.preprocessor(None), X)
+        if encodings is not None:
+            Z[:, Z.shape[1] - encodings.shape[1] :] = encodings
+        return move(Z, *location_of(X))
+
+    @config_context(transform_output="default")
+    def scaled(self, X, scaling):
+        """Return encoded rows with their numbers scaled."""
+        scaler, k = self._scalers.get(scaling), self.n_numbers
+        if scaler is None:
+            return X
+        Z = to_numpy(X)
+        numbers = scaler.transform(Z[:, :k]).astype(Z.dtype, copy=False)
+        Z = numbers if k == Z.shape[1] else np.hstack([numbers, Z[:, k:]])
+        return move(Z, *location_of(X))
+
+    def warn_of_cutoffs(self, model, X):
+        """Warn of entries of encoded rows that a model cuts off, in units of X."""
+        k = self.n_numbers
+        if k == 0 or model.scaling_ in ("normal", "robust"):
+            return  # nothing is far away
+        offset, limits = (to_numpy(v)[:k] for v in (model._offset, model._limits))
+        scaler = self._scalers.get(model.scaling_)
+        if scaler is not None:
+            offset, limits = (
+                scaler.mean_ + scaler.scale_ * offset,
+                scaler.scale_ * limits,
+            )
+        warn_of_cutoffs(model, X[:, :k], offset, limits, self.sources[:k])
+
+    def gradients(self, of_prepared, X, scaling):
+        """Return gradients in the user's columns, all of numbers, at rows X."""
+        return _UsersGradient(self, of_prepared, X, scaling)
+
+    @config_context(transform_output="default")
+    def slopes(self, X, scaling):
+        """Return the derivatives of scaled columns of numbers, (n, k), on the host."""
+        N = to_numpy(self.encoded(X))[:, : self.n_numbers].astype(np.float64)
+        scaler = self._scalers.get(scaling)
+        if scaling == "normal":
+            return _slopes_of_normal(scaler, N)
+        if scaling == "robust":
+            Z = scaler.named_steps["scale"].transform(N)
+            return (1.0 + (Z / _CLIP) ** 2) ** -1.5 / scaler.named_steps["scale"].scale_
+        return np.ones_like(N) / (1.0 if scaler is None else scaler.scale_)
+
+    def summed(self, values):
+        """Return values of the prepared columns, summed over each of the user's."""
+        return np.bincount(self.sources, values, minlength=self._d)
+
+
+class _UsersGradient:
+    """Gradients in the user's columns of numbers, from those in the prepared ones.
+
+    A gap counts as the median that fills it; marks of gaps have no gradient.
+    """
+
+    def __init__(self, preparation, of_prepared, X, scaling):
+        self._preparation, self._inner = preparation, of_prepared
+        self._X, self._scaling, self.xp = X, scaling, of_prepared.xp
+        n, _, n_outputs = of_prepared.shape
+        self.shape = n, X.shape[1], n_outputs
+
+    def block(self, start, stop, mix=None):
+        """Return the gradients at rows [start:stop], shape (m, d, l)."""
+        G, k = self._inner.block(start, stop, mix), self._preparation.n_numbers
+        slopes = self._preparation.slopes(self._X[start:stop, :], self._scaling)
+        slopes = move(slopes.astype(to_numpy(G[:0, ...]).dtype), *location_of(G))
+        G = G[:, :k, :] * slopes[:, :, None]
+        sources, d = self._preparation.sources[:k], self.shape[1]
+        if k == d:
+            return G
+        zero = self.xp.zeros_like(G[:, :1, :])  # of columns of gaps only
+        place = dict(zip(sources.tolist(), range(k)))
+        columns = [
+            G[:, place[j] : place[j] + 1, :] if j in place else zero for j in range(d)
+        ]
+        return self.xp.concat(columns, axis=1)
+
+
+def _slopes_of_normal(scaler, N):
+    """Return the derivatives of a `QuantileTransformer`: linear between quantiles."""
+    Z, slopes = scaler.transform(N), np.zeros_like(N)
+    with np.errstate(divide="ignore"):
+        for j, quantiles in enumerate(scaler.quantiles_.T):
+            inside = (N[:, j] >= quantiles[0]) & (N[:, j] < quantiles[-1])
+            i = np.searchsorted(quantiles, N[inside, j], side="right")
+            step = scaler.references_[i] - scaler.references_[i - 1]
+            rise = step / (quantiles[i] - quantiles[i - 1])
+            slopes[inside, j] = rise * np.exp(0.5 * Z[inside, j] ** 2)
+    return slopes * (2.0 * np.pi) ** 0.5
+
+
+def _quantile_of_positive(values):
+    values = values[values > 0]
+    return np.quantile(values, 0.9) if len(values) else np.inf
+
+
+@config_context(transform_output="default")
+def prepared(preprocessor, X):
+    """Return rows of a DataFrame or an array as prepared numbers, on the host."""
+    dtype = np.dtype(str(X.dtype).rpartition(".")[2])
+    X = X.frame if isinstance(X, FrameRows) else to_numpy(X)
+    with np.errstate(over="ignore"):
+        Z = preprocessor.transform(X)
+    return np.ascontiguousarray(Z, dtype=dtype)
+
+
+def _by_targets(data, used, L):
+    """Return an encoder of levels by their mean targets, and those of all rows.
+
+    Those of a row come from other rows; equal rows are in the same of five folds.
+    Integer weights are numbers of rows, others are rounded to quarters of their mean.
+    """
+    first, pair = data.distinct_with_targets(used)
+    w = np.bincount(pair, data.weights_of(used))
+    counts = np.rint(w)
+    if (counts != w).any() or w.sum() > 1e3 * len(w):
+        counts = np.maximum(np.rint(4.0 * w / w.mean()), 1.0)
+    counts = counts.astype(np.int64)
+    counts //= np.gcd.reduce(counts)
+    index = np.repeat(used[first], counts)
+    y, target_type = data.targets[:, 0], "continuous"
+    if data.groups is not None:
+        y, target_type = data.groups, "binary"
+        if data.targets.shape[1] > 1:
+            target_type = "multiclass"
+    place = np.zeros(len(y), dtype=np.int64)
+    place[used] = data.distinct(used)[1]
+    folds = PredefinedSplit(place[index] % _FOLDS)
+    encoder = TargetEncoder(target_type=target_type, smooth=_SMOOTH, cv=folds)
+    own = encoder.fit_transform(L[index], y[index])
+    encoder.set_params(cv=_FOLDS)
+    of_set = np.zeros((place.max() + 1, own.shape[1]))
+    of_set[place[index]] = own
+    encodings = encoder.transform(L)
+    encodings[used] = of_set[place[used]]
+    return encoder, encodings
