@@ -58,6 +58,8 @@ from .gradients import is_on_kernels, mean_outer_product
 # one model are not lost to the next ones. Errors with 0 and 0.02: bike_hour 0.256,
 # 0.249; california_housing 0.439, 0.441, and with 0.02 and 0.05, width 4, 0.440, 0.445.
 _FLOOR = 0.02
+# If the best error of the first kind of metric is above this, a second start is tried.
+_SEES_LITTLE = 0.5
 # An alternative's error must be below this many times the present one's.
 _CLEARLY = 0.99
 # Maximum ratio of the Manhattan distance's error to the best kernel's, on part of the
@@ -68,6 +70,10 @@ _NEARLY = 1.03
 _FAILURES = (ValueError, ArithmeticError, MemoryError)
 
 
+class _NothingLearned(Exception):
+    """A model has no gradients."""
+
+
 @dataclass(frozen=True)
 class Round:
     """A metric and the model that was fitted with it.
@@ -75,7 +81,7 @@ class Round:
     The kind is None for the plain kernel; `number` counts how often the metric was
     learned. `kernel` is a name and a width, the bandwidth over the median distance;
     None: that of the estimator. `error` is that on the held-out rows, over that of a
-    constant.
+    constant. `second` tells metrics that come from the second start.
     """
 
     kind: str | None
@@ -84,6 +90,7 @@ class Round:
     kernel: tuple | None
     model: Any
     error: float
+    second: bool = False
 
 
 def learned_metrics(problem, max_rounds):
@@ -95,17 +102,23 @@ def learned_metrics(problem, max_rounds):
         R <- M^1/2
 
     The second kind of metric starts from the best one of the first, and each is given
-    up after two rounds without improvement. Yields a `State` of each `Round` as it is
-    made; at the end the chosen one, converged.
+    up after two rounds without improvement. If the models of the first kind see little,
+    it is learned again, from the second start of the problem. Yields a `State` of each
+    `Round` as it is made; at the end the chosen one, converged.
 
     Radhakrishnan, Beaglehole, Pandit and Belkin, "Mechanism for feature learning in
     neural networks and backpropagation-free machine learning models", Science 2024.
     """
     best = diagonal = problem.first_round()
     yield State(best)
-    for kind in problem.kinds:
+    starts = [(kind, False) for kind in problem.kinds]
+    starts[1:1] = [(kind, True) for kind in problem.kinds[:1]]
+    for kind, second in starts:
+        now = problem.second_start(best, kind) if second else best
+        if now is None:
+            continue
         # With 1, 3 and no limit the same metric was found on nine of ten data sets.
-        now, plateau = best, Plateau(0.0, 2)
+        plateau = Plateau(0.0, 2)
         plateau.update(best.error, 1.0)
         for _ in range(max_rounds):
             now = problem.next_round(now, kind)
@@ -191,6 +204,7 @@ class MetricProblem:
         self.kinds = self.plan.kinds if self._compares else ()
         self._graded = draw(self._train, self.plan.n_graded)
         self._seed = data.rng.randint(2**31 - 1)
+        self._compared = draw(self._train, self.plan.n_compared)
 
     def _hold_out(self, fraction):
         """Hold out rows, unless there are too few; return whether there are enough."""
@@ -211,14 +225,14 @@ class MetricProblem:
         self._validation = scored.X, scored.targets, scored.weights
         return True
 
-    def _fit(self, root, kernel, data):
-        """Return a model fitted to the rows of X R."""
+    def _fit(self, root, kernel, data, **parameters):
+        """Return a model, with other parameters, fitted to the rows of X R."""
         model, X = clone(self._estimator), mapped(data.X, root)
         if kernel is not None:
             name, width = kernel
             rng = np.random.RandomState(model.random_state)
             median = make_kernel(name, "median", X, rng).bandwidth
-            model.set_params(kernel=name, bandwidth=width * median)
+            model.set_params(kernel=name, bandwidth=width * median, **parameters)
         model._tells_outcome = False  # the last fit speaks for all
         weights = data.weights
         if self._of_class is not None:  # probabilities don't respect those of classes
@@ -237,47 +251,82 @@ class MetricProblem:
             raise ArithmeticError(f"the validation error is {error}")
         return error
 
-    def _round(self, kind, number, root):
+    def _round(self, kind, number, root, second=False):
         """Return the round of a metric, with its model and the error of the model."""
         kernel = self.plan.kernels[0]
         model = self._fit(root, kernel, self._train)
-        return Round(kind, number, root, kernel, model, self._error(model, root))
+        return Round(
+            kind, number, root, kernel, model, self._error(model, root), second
+        )
 
-    def _known(self, kind, number):
+    def _known(self, *which):
         """Return this round if it is the next known one; None: it is new, or failed."""
-        if [(one.kind, one.number) for one in self.known[:1]] != [(kind, number)]:
-            return None
-        return self.known.pop(0)
+        next_ones = [(one.kind, one.number, one.second) for one in self.known[:1]]
+        return self.known.pop(0) if next_ones == [which] else None
 
     def first_round(self):
         """Return the round of the features as they are."""
-        plain = self._as_features(np.ones(self._train.X.shape[1]))
-        return self._known(None, 0) or self._round(None, 0, plain)
+        return self._known(None, 0, False) or self._round(None, 0, self._plain())
+
+    def second_start(self, best, kind):
+        """Return what `next_round` begins with, or None if the best round sees enough.
+
+        A penalty that suits the plain kernel may leave a model that is constant, or
+        depends on some of the features that matter. So this start learns the metric by
+        models with no penalty, in several rounds: their gradients are noisy, but a few
+        features that matter gain a little in each. Fits with the chosen penalty follow.
+        """
+        if not self.plan.n_weak or best.error <= _SEES_LITTLE:
+            return None
+        return Round(kind, self.plan.n_weak - 1, None, None, None, np.inf, True)
 
     def next_round(self, before, kind):
         """Return the round after this one, or None if it fails or learns nothing."""
-        number = before.number + 1
-        known = self._known(kind, number)
+        number, second = before.number + 1, before.second
+        known = self._known(kind, number, second)
         if known is not None:
             return known
-        model = before.model
-        if model is None:  # of a checkpoint
-            model = self._fit(before.root, before.kernel, self._train)
         try:
-            M = to_numpy(self._outer_product(model, before.root, kind))
-            trace = M.sum() if kind == "diagonal" else np.trace(M)
-            if not 0 < trace < np.inf:
-                return None
-            root = _of_eigenvalues(
-                M * (len(M) / trace), lambda x: ((1.0 - _FLOOR) * x + _FLOOR) ** 0.5
+            root, model = before.root, before.model
+            if root is None:
+                root, model = self._without_penalty(kind, before.number)
+            elif model is None:  # of a checkpoint
+                model = self._fit(root, before.kernel, self._train)
+            return self._round(
+                kind, number, self._learned(model, root, kind), second
             )
-            return self._round(kind, number, self._as_features(root))
+        except _NothingLearned:
+            return None
         except _FAILURES as error:
             warn_user(
                 f"round {number} with metric={kind!r} failed, and the best metric so "
                 f"far is kept: {error}"
             )
             return None
+
+    def _learned(self, model, root, kind):
+        """Return the R that is learned from a model fitted to X R."""
+        M = to_numpy(self._outer_product(model, root, kind))
+        trace = M.sum() if kind == "diagonal" else np.trace(M)
+        if not 0 < trace < np.inf:
+            raise _NothingLearned
+        values = _of_eigenvalues(
+            M * (len(M) / trace), lambda x: ((1.0 - _FLOOR) * x + _FLOOR) ** 0.5
+        )
+        return self._as_features(values)
+
+    def _without_penalty(self, kind, number):
+        """Return R after some rounds without a penalty, and the model of X R."""
+        root, fit = self._plain(), partial(self._fit, data=self._compared, alpha=0.0)
+        model = fit(root, self.plan.kernels[0])
+        for _ in range(number):
+            root = self._learned(model, root, kind)
+            model = fit(root, self.plan.kernels[0])
+        return root, model
+
+    def _plain(self):
+        """Return R of the features as they are."""
+        return self._as_features(np.ones(self._train.X.shape[1]))
 
     def refined(self, best, diagonal):
         """Return the round with the kernel, and then power of R, that suit its metric.
@@ -289,7 +338,7 @@ class MetricProblem:
         plan = self.plan
         if len(plan.kernels) == 1 or not self._compares:
             return best
-        rows = draw(self._train, plan.n_compared)
+        rows = self._compared
         chosen, error = self._suited(best, plan.kernels, rows)
         if not plan.manhattan:
             return chosen
@@ -380,7 +429,8 @@ class RoundRule(Rule):
         """Record a round; return whether it is the last."""
         now = state.coef
         number = 1 + sum(
-            other.kind == now.kind and other.number < now.number
+            (other.kind, other.second) == (now.kind, now.second)
+            and other.number < now.number
             for other in self.rounds
         )
         self._say(state, number)
@@ -640,7 +690,7 @@ class _RecursiveFeatureMachine(
 
     @property
     def _n_iterations(self):
-        return 2 * self.max_rounds + 2
+        return 3 * self.max_rounds + 2
 
     def _progress(self):
         return None  # `_tell` shows the rounds
@@ -648,7 +698,8 @@ class _RecursiveFeatureMachine(
     def _tell(self, state, number):
         one, name = state.coef, "plain kernel"
         if one.kind is not None:
-            name = f"{one.kind} metric, round {number} of {self.max_rounds}"
+            start = ", second start" if one.second else ""
+            name = f"{one.kind} metric{start}, round {number} of {self.max_rounds}"
         if state.converged:
             if one.kernel is not None:
                 name += ", {}, bandwidth {:g} x median".format(*one.kernel)

@@ -234,16 +234,24 @@ def test_a_softer_metric(metric, two_of_ten, monkeypatch):
 class Told:
     """A problem whose rounds have given errors."""
 
-    def __init__(self, plain, **errors):
-        self._plain, self.kinds = plain, tuple(errors)
+    def __init__(self, plain, second=(), **errors):
+        self._plain, self.kinds, self._second = plain, tuple(errors), iter(second)
         self._errors = {kind: iter(values) for kind, values in errors.items()}
 
     def first_round(self):
         return Round(None, 0, None, None, None, self._plain)
 
+    def second_start(self, best, kind):
+        if best.error > 0.5:
+            return Round(kind, 7, None, None, None, np.inf, True)
+        return None
+
     def next_round(self, before, kind):
-        error = next(self._errors[kind])
-        return Round(kind, before.number + 1, None, None, None, error)
+        second = before.second and kind == "diagonal"
+        error = next(self._second if second else self._errors[kind], None)
+        if error is None:
+            return None
+        return Round(kind, before.number + 1, None, None, None, error, before.second)
 
     def refined(self, best, diagonal):
         return best
@@ -257,6 +265,22 @@ def test_a_kind_stops_when_it_has_got_worse_twice():
     assert errors == [1.0, 0.9, 9.0, 0.8, 0.8, 0.8, 2.0, 2.0, 0.8]
     assert [one.number for one in rounds] == [0, 1, 2, 3, 4, 5, 4, 5, 3]
     assert [state.converged for state in states] == [False] * 8 + [True]
+
+
+def test_the_second_kind_goes_on_from_the_better_start():
+    of_full = {"diagonal": [0.9, 0.95, 0.95], "full": [0.7, 0.7, 0.6]}
+    for second, numbers in (
+        ([0.8, 0.75, 0.8, 0.8], [8, 9, 10, 11]),
+        ([0.95, 0.95, 0.1], [8, 9]),
+    ):
+        states = list(learned_metrics(Told(1.0, second, **of_full), 5))
+        rounds = [state.coef for state in states[4:-1]]
+        assert [one.number for one in rounds if one.kind == "diagonal"] == numbers
+        expected = [10, 11, 12] if len(numbers) == 4 else [2, 3, 4]
+        assert [one.number for one in rounds if one.kind == "full"] == expected
+        assert states[-1].coef.error == 0.6
+    sees = Told(1.0, [0.1], diagonal=[0.4, 0.5, 0.5])
+    assert not any(state.coef.second for state in learned_metrics(sees, 5))
 
 
 @pytest.mark.filterwarnings("ignore:.* learned nothing")  # targets are noise
