@@ -343,21 +343,24 @@ class MetricProblem:
         if not plan.manhattan:
             return chosen
         other, its_error = self._suited(diagonal, plan.manhattan, rows)
-        if its_error < _NEARLY * error:
+        if rows is not self._train and its_error < _NEARLY * error:
             error = best.error
             if chosen is not best:
                 error = self._error_of_part(chosen.root, chosen.kernel, self._train)
             its_error = self._error_of_part(other.root, other.kernel, self._train)
-            if its_error < _CLEARLY * error:
-                return other
-        return chosen
+        return other if its_error < _CLEARLY * error else chosen
 
     def _suited(self, one, kernels, rows):
         """Return a round with its best kernel and power of R, and its error.
 
         Another kernel than the first, or a softer R, must be clearly better.
         """
-        errors = [self._error_of_part(one.root, kernel, rows) for kernel in kernels]
+        errors = [
+            one.error
+            if rows is self._train and kernel == one.kernel
+            else self._error_of_part(one.root, kernel, rows)
+            for kernel in kernels
+        ]
         place = int(np.argmin(errors))
         if not errors[place] < _CLEARLY * errors[0]:
             place = 0

@@ -60,7 +60,7 @@ def plan_of_rounds(shape, plan_of_fit):
     if d == 1 or e.metric != "auto":
         kinds = () if d == 1 else (e.metric,)
     kernels, manhattan, n_comparisons, n_weak = (None,), (), 0, 0
-    if e.estimator is None:
+    if e.estimator is None and e.max_rounds > 0:  # else the estimator as it is
         kernels = (_LEARNING_KERNEL, *_OTHER_KERNELS)
         n_weak = min(e.max_rounds, _WEAK_ROUNDS) if kinds else 0
         if not shape.labels and e.metric != "full" and d <= _MAX_MANHATTAN:

@@ -15,7 +15,7 @@ from sklearn.base import clone
 from sklearn.callback import ScoringMonitor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Ridge
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -131,10 +131,12 @@ def test_one_round_is_the_square_root_of_the_mean(metric, two_of_ten):
     assert_allclose(model.feature_importances_, importances, rtol=1e-8)
 
 
-def test_no_round_is_the_plain_estimator(two_of_ten):
+@pytest.mark.parametrize("estimator", [PLAIN, None])
+def test_no_round_is_the_plain_estimator(estimator, two_of_ten):
     X, y, X_test, _ = two_of_ten
-    model = machine(max_rounds=0).fit(X, y)
-    expected = clone(PLAIN).fit(X, y).predict(X_test)
+    model = machine(estimator, max_rounds=0).fit(X, y)
+    seed = model.estimator_.random_state
+    expected = EigenProRegressor(random_state=seed).fit(X, y).predict(X_test)
     assert_array_equal(model.predict(X_test), expected)
     assert_array_equal(model.metric_, np.eye(10))
     assert (model.metric_kind_, model.n_rounds_) == (None, 0)
@@ -281,6 +283,39 @@ def test_the_second_kind_goes_on_from_the_better_start():
         assert states[-1].coef.error == 0.6
     sees = Told(1.0, [0.1], diagonal=[0.4, 0.5, 0.5])
     assert not any(state.coef.second for state in learned_metrics(sees, 5))
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_a_second_start_finds_what_the_penalty_hides(labels, rng, capsys):
+    """A product of two of twenty features; the plain model predicts the mean."""
+    X = rng.standard_normal((1500, 20))
+    f = np.sin(2 * X[:, 0]) * np.sin(2 * X[:, 1])
+    y = f + 0.1 * rng.standard_normal(1500)
+    if labels:
+        f = y = (f > 0).astype(int)
+    X, y, X_new, f_new = X[:700], y[:700], X[700:], f[700:]
+    of_labels = {False: RFMRegressor, True: RFMClassifier}[labels]
+    model = of_labels(metric="diagonal", random_state=0, verbose=1).fit(X, y)
+    scores = model.validation_scores_["score"]
+    assert max(scores[:3]) < 0.1 < 0.5 < max(scores)
+    assert model.metric_root_[2:].max() ** 2 < 1.0 < model.metric_root_[:2].min() ** 2
+    assert model.feature_importances_[:2].sum() > 0.9
+    assert model.score(X_new, f_new) > (0.85 if labels else 0.95)
+    output = capsys.readouterr().out
+    assert "diagonal metric, second start, round 1 of 5: relative" in output
+    first = model.validation_scores_["round"].index(5)
+    numbers = model.validation_scores_["round"][first:]
+    assert numbers == list(range(5, 5 + len(numbers)))
+    assert model.n_rounds_ >= 5
+
+
+@pytest.mark.filterwarnings("ignore:.* learned nothing")
+def test_a_second_start_finds_nothing_in_noise(rng, capsys):
+    X, X_new = rng.standard_normal((400, 20)), rng.standard_normal((1000, 20))
+    y = rng.standard_normal(400)
+    model = RFMRegressor(random_state=0, verbose=1).fit(X, y)
+    assert "second start" in capsys.readouterr().out
+    assert np.var(model.predict(X_new)) < 0.05
 
 
 @pytest.mark.filterwarnings("ignore:.* learned nothing")  # targets are noise
@@ -790,6 +825,18 @@ def test_grid_search_and_pipeline(two_of_ten):
     search = GridSearchCV(model, grid, cv=2).fit(X * units, y)
     assert search.best_params_ == {"rfmregressor__estimator__bandwidth": "median"}
     assert search.score(X_test * units, y_test) > 0.5
+
+
+def test_a_search_has_the_scores_of_single_fits(two_of_ten):
+    X, y, *_ = two_of_ten
+    grid = {"metric": ["diagonal", "full"], "max_rounds": [0, 1]}
+    search = GridSearchCV(RFMRegressor(random_state=0), grid, cv=KFold(2)).fit(X, y)
+    for i, (train, test) in enumerate(KFold(2).split(X)):
+        for found, given in zip(
+            search.cv_results_[f"split{i}_test_score"], search.cv_results_["params"]
+        ):
+            one = RFMRegressor(random_state=0, **given).fit(X[train], y[train])
+            assert one.score(X[test], y[test]) == found
 
 
 def test_frames(two_of_ten):
