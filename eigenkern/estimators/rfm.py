@@ -292,9 +292,7 @@ class MetricProblem:
                 root, model = self._without_penalty(kind, before.number)
             elif model is None:  # of a checkpoint
                 model = self._fit(root, before.kernel, self._train)
-            return self._round(
-                kind, number, self._learned(model, root, kind), second
-            )
+            return self._round(kind, number, self._learned(model, root, kind), second)
         except _NothingLearned:
             return None
         except _FAILURES as error:
@@ -790,8 +788,9 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
         the features, for when directions other than the axes matter. "auto": try both,
         but with more than 1000 features only "diagonal".
     max_rounds : int, default=5
-        Maximum number of times to learn a metric of each kind. A kind is given up after
-        two rounds that do not improve the error on the held-out rows.
+        Maximum number of times to learn a metric of each kind, from each start (see
+        Notes). A kind is given up after two rounds that do not improve the error on the
+        held-out rows. 0: the estimator as it is, on the features as they are.
     max_gradient_rows : int, default=4000
         Maximum number of rows to average the gradients over.
     max_metric_rows : int, default=10000
@@ -822,7 +821,8 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     metric_kind_ : {"diagonal", "full"} or None
         Kind of the chosen metric; None: the plain kernel, ``metric_`` is the identity.
     n_rounds_ : int
-        Number of rounds, of both kinds, that led to the chosen metric.
+        Number of rounds, of both kinds and without a penalty, that led to the chosen
+        metric.
     validation_scores_ : dict of lists
         For every round: "metric", "round" and "score", R^2 on the held-out rows.
     n_features_in_ : int
@@ -851,6 +851,11 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     two and four times the median, and R with its power 0.7: a smoother kernel and a
     softer metric often suit each other. With up to 50 features, `manhattan` with the
     best diagonal metric is compared too: it suits tables whose features act one by one.
+
+    A penalty that suits the plain kernel can hide a function of a few among many
+    features. So if the first kind of metric leaves more than half of the error of a
+    constant, there is a second start: up to five rounds on half of the rows without a
+    penalty, which are not scored, and then rounds as before.
 
     The full metric starts from the best diagonal one.
 
@@ -898,8 +903,9 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         the features, for when directions other than the axes matter. "auto": try both,
         but with more than 1000 features only "diagonal".
     max_rounds : int, default=5
-        Maximum number of times to learn a metric of each kind. A kind is given up after
-        two rounds that do not improve the error on the held-out rows.
+        Maximum number of times to learn a metric of each kind, from each start (see
+        Notes). A kind is given up after two rounds that do not improve the error on the
+        held-out rows. 0: the estimator as it is, on the features as they are.
     max_gradient_rows : int, default=4000
         Maximum number of rows to average the gradients over.
     max_metric_rows : int, default=10000
@@ -933,7 +939,8 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     metric_kind_ : {"diagonal", "full"} or None
         Kind of the chosen metric; None: the plain kernel, ``metric_`` is the identity.
     n_rounds_ : int
-        Number of rounds, of both kinds, that led to the chosen metric.
+        Number of rounds, of both kinds and without a penalty, that led to the chosen
+        metric.
     validation_scores_ : dict of lists
         For every round: "metric", "round" and "score", 1 minus the Brier score on the
         held-out rows over that of the class frequencies; probabilities are the softmax
@@ -965,6 +972,11 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     distance. At the end this is compared, on half of the rows, with `matern32` of one,
     two and four times the median, and R with its power 0.7: a smoother kernel and a
     softer metric often suit each other.
+
+    A penalty that suits the plain kernel can hide a function of a few among many
+    features. So if the first kind of metric leaves more than half of the error of a
+    constant, there is a second start: up to five rounds on half of the rows without a
+    penalty, which are not scored, and then rounds as before.
 
     The full metric starts from the best diagonal one.
 
