@@ -104,7 +104,8 @@ def main():
     parser.add_argument("--functions", nargs="+", default=list(FUNCTIONS))
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    print(f"{date.today()}, {processor()}, {options.rows} rows, {options.seeds} draw(s)")
+    drawn_are = f"{options.rows} rows, {options.seeds} draw(s)"
+    print(f"{date.today()}, {processor()}, {drawn_are}")
     names = "function, noise", "plain", "one start", "RFM", "boosting", "fits", "time"
     print("{:<32}{:>9}{:>11}{:>9}{:>10}{:>6}{:>7}".format(*names), flush=True)
     for labels in (False, True):
