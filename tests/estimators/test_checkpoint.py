@@ -231,6 +231,23 @@ def test_rounds_go_on_bit_for_bit(name, data, copies, tmp_path, monkeypatch):
         assert len(learned) == max(n_rounds - 1 - i, 0) + 1
 
 
+def test_a_second_start_goes_on_bit_for_bit(copies, tmp_path):
+    rng = np.random.RandomState(0)
+    X, y = rng.standard_normal((120, 6)), rng.standard_normal(120)
+    y += X[:, 0] * X[:, 1]
+    model = RFMRegressor(max_rounds=2, random_state=0)
+    expected = clone(model).fit(X, y)
+    rounds = expected.validation_scores_
+    assert rounds["metric"] == [None, *["diagonal"] * 4, *["full"] * 2]
+    assert rounds["round"][1:5] == [1, 2, 2, 3]
+    clone(model).fit(X, y, checkpoint=every_epoch(tmp_path / "all"))
+    assert len(copies) == len(rounds["round"]) + 1
+    for copy in list(copies):
+        resumed = clone(model)
+        resumed.fit(X, y, checkpoint=every_epoch(copy), resume=True)
+        assert_equal_rounds(resumed, expected, X)
+
+
 def test_rounds_of_another_fit_are_refused(data, copies, tmp_path):
     X, y, _ = data
     inner = NystromRegressor(n_centers=30, alpha=1e-3, bandwidth="median")

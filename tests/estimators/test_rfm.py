@@ -15,7 +15,7 @@ from sklearn.base import clone
 from sklearn.callback import ScoringMonitor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Ridge
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -132,10 +132,12 @@ def test_one_round_is_the_square_root_of_the_mean(metric, two_of_ten):
     assert_allclose(model.feature_importances_, importances, rtol=1e-8)
 
 
-def test_no_round_is_the_plain_estimator(two_of_ten):
+@pytest.mark.parametrize("estimator", [PLAIN, None])
+def test_no_round_is_the_plain_estimator(estimator, two_of_ten):
     X, y, X_test, _ = two_of_ten
-    model = machine(max_rounds=0).fit(X, y)
-    expected = clone(PLAIN).fit(X, y).predict(X_test)
+    model = machine(estimator, max_rounds=0).fit(X, y)
+    seed = model.estimator_.random_state
+    expected = EigenProRegressor(random_state=seed).fit(X, y).predict(X_test)
     assert_array_equal(model.predict(X_test), expected)
     assert_array_equal(model.metric_, np.eye(10))
     assert (model.metric_kind_, model.n_rounds_) == (None, 0)
@@ -236,16 +238,24 @@ def test_a_softer_metric(metric, two_of_ten, monkeypatch):
 class Told:
     """A problem whose rounds have given errors."""
 
-    def __init__(self, plain, **errors):
-        self._plain, self.kinds = plain, tuple(errors)
+    def __init__(self, plain, second=(), **errors):
+        self._plain, self.kinds, self._second = plain, tuple(errors), iter(second)
         self._errors = {kind: iter(values) for kind, values in errors.items()}
 
     def first_round(self):
         return Round(None, 0, None, None, None, self._plain)
 
+    def second_start(self, best, kind):
+        if best.error > 0.5:
+            return Round(kind, 7, None, None, None, np.inf, True)
+        return None
+
     def next_round(self, before, kind):
-        error = next(self._errors[kind])
-        return Round(kind, before.number + 1, None, None, None, error)
+        second = before.second and kind == "diagonal"
+        error = next(self._second if second else self._errors[kind], None)
+        if error is None:
+            return None
+        return Round(kind, before.number + 1, None, None, None, error, before.second)
 
     def refined(self, best, diagonal):
         return best
@@ -259,6 +269,55 @@ def test_a_kind_stops_when_it_has_got_worse_twice():
     assert errors == [1.0, 0.9, 9.0, 0.8, 0.8, 0.8, 2.0, 2.0, 0.8]
     assert [one.number for one in rounds] == [0, 1, 2, 3, 4, 5, 4, 5, 3]
     assert [state.converged for state in states] == [False] * 8 + [True]
+
+
+def test_the_second_kind_goes_on_from_the_better_start():
+    of_full = {"diagonal": [0.9, 0.95, 0.95], "full": [0.7, 0.7, 0.6]}
+    for second, numbers in (
+        ([0.8, 0.75, 0.8, 0.8], [8, 9, 10, 11]),
+        ([0.95, 0.95, 0.1], [8, 9]),
+    ):
+        states = list(learned_metrics(Told(1.0, second, **of_full), 5))
+        rounds = [state.coef for state in states[4:-1]]
+        assert [one.number for one in rounds if one.kind == "diagonal"] == numbers
+        expected = [10, 11, 12] if len(numbers) == 4 else [2, 3, 4]
+        assert [one.number for one in rounds if one.kind == "full"] == expected
+        assert states[-1].coef.error == 0.6
+    sees = Told(1.0, [0.1], diagonal=[0.4, 0.5, 0.5])
+    assert not any(state.coef.second for state in learned_metrics(sees, 5))
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_a_second_start_finds_what_the_penalty_hides(labels, rng, capsys):
+    """A product of two of twenty features; the plain model predicts the mean."""
+    X = rng.standard_normal((1500, 20))
+    f = np.sin(2 * X[:, 0]) * np.sin(2 * X[:, 1])
+    y = f + 0.1 * rng.standard_normal(1500)
+    if labels:
+        f = y = (f > 0).astype(int)
+    X, y, X_new, f_new = X[:700], y[:700], X[700:], f[700:]
+    of_labels = {False: RFMRegressor, True: RFMClassifier}[labels]
+    model = of_labels(metric="diagonal", random_state=0, verbose=1).fit(X, y)
+    scores = model.validation_scores_["score"]
+    assert max(scores[:3]) < 0.1 < 0.5 < max(scores)
+    assert model.metric_root_[2:].max() ** 2 < 1.0 < model.metric_root_[:2].min() ** 2
+    assert model.feature_importances_[:2].sum() > 0.9
+    assert model.score(X_new, f_new) > (0.85 if labels else 0.95)
+    output = capsys.readouterr().out
+    assert "diagonal metric, second start, round 1 of 5: relative" in output
+    first = model.validation_scores_["round"].index(5)
+    numbers = model.validation_scores_["round"][first:]
+    assert numbers == list(range(5, 5 + len(numbers)))
+    assert model.n_rounds_ >= 5
+
+
+@pytest.mark.filterwarnings("ignore:.* learned nothing")
+def test_a_second_start_finds_nothing_in_noise(rng, capsys):
+    X, X_new = rng.standard_normal((400, 20)), rng.standard_normal((1000, 20))
+    y = rng.standard_normal(400)
+    model = RFMRegressor(random_state=0, verbose=1).fit(X, y)
+    assert "second start" in capsys.readouterr().out
+    assert np.var(model.predict(X_new)) < 0.05
 
 
 @pytest.mark.filterwarnings("ignore:.* learned nothing")  # targets are noise
@@ -768,6 +827,18 @@ def test_grid_search_and_pipeline(two_of_ten):
     search = GridSearchCV(model, grid, cv=2).fit(X * units, y)
     assert search.best_params_ == {"rfmregressor__estimator__bandwidth": "median"}
     assert search.score(X_test * units, y_test) > 0.5
+
+
+def test_a_search_has_the_scores_of_single_fits(two_of_ten):
+    X, y, *_ = two_of_ten
+    grid = {"metric": ["diagonal", "full"], "max_rounds": [0, 1]}
+    search = GridSearchCV(RFMRegressor(random_state=0), grid, cv=KFold(2)).fit(X, y)
+    for i, (train, test) in enumerate(KFold(2).split(X)):
+        for found, given in zip(
+            search.cv_results_[f"split{i}_test_score"], search.cv_results_["params"]
+        ):
+            one = RFMRegressor(random_state=0, **given).fit(X[train], y[train])
+            assert one.score(X[test], y[test]) == found
 
 
 def test_frames(two_of_ten):
