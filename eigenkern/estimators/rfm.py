@@ -29,7 +29,7 @@ from ..arrays.array import (
 from ..arrays.linalg import large_product
 from ..fitting.checkpoint import Checkpoint
 from ..fitting.conveniences import keep_parameters
-from ..fitting.error_bars import MOST_ROWS, measured
+from ..fitting.error_bars import MOST_ROWS, measured, of_equal_rows
 from ..fitting.model import Model
 from ..fitting.outcome import check_values, warn_of_cutoffs
 from ..fitting.planning import plan_of, shape_of
@@ -48,8 +48,9 @@ from ..methods.state import Saved, State
 from ..operators.gradient import MappedGradient
 from ..plan.of_rounds import plan_of_rounds
 from ..plan.parameters import is_precomputed
-from ..problems.data import draw, hold_out
+from ..problems.data import LeftOut, draw, hold_out
 from ..problems.kernel_parameters import make_kernel
+from ..problems.problem import take
 from ..rows.lazy_rows import MappedRows, by_rows, is_lazy
 from ..rows.robust import cast, frame_of_distances, without_far_values
 from .eigenpro import EigenProClassifier, EigenProRegressor
@@ -350,13 +351,9 @@ class MetricProblem:
 
     def fitted_attributes(self, chosen):
         """Return the attributes of a round's metric, with a model of all rows."""
-        data, of_numbers = self._everything, self._everything.groups is None
-        fit = chosen.root, chosen.kernel, data
-        model = self._fit(*fit, n_left_out=MOST_ROWS if of_numbers else 0)
-        left_out, bars = vars(model).pop("_left_out", None), None
-        if left_out is not None:
-            rows = mapped(data.X, chosen.root), data.targets, data.weights
-            bars = measured(model.kernel_, *rows, left_out)
+        fit = chosen.root, chosen.kernel
+        model = self._fit(*fit, self._everything, n_left_out=MOST_ROWS)
+        left_out = vars(model).pop("_left_out", None)
         importances = to_numpy(self._outer_product(model, chosen.root, "diagonal"))
         importances /= importances.sum() or 1.0
         offset, limits = self._frame
@@ -368,8 +365,36 @@ class MetricProblem:
             "feature_importances_": self._as_features(importances),
             "metric_kind_": chosen.kind,
             "n_rounds_": chosen.number,
-            "_error_bars": bars,
+            "_error_bars": self._error_bars(*fit, model, left_out),
         }
+
+    def _error_bars(self, root, kernel, model, left_out):
+        """Return the `ErrorBars` of a regressor, or None.
+
+        If it was not solved directly, the residuals are those of the held-out rows, in
+        a model of the other rows.
+        """
+        data, own = self._everything, getattr(model, "_has_variance", False)
+        of_quantile = getattr(model, "loss", None) == "pinball"
+        if data.groups is not None or own or of_quantile:
+            return None
+        if data.constant:
+            X = mapped(data.X, root)
+            return of_equal_rows(model.kernel_, X, data.targets, data.weights)
+        if left_out is None and self._compares:
+            data = self._train
+            model, (X, Y, w) = self._fit(root, kernel, data), self._validation
+            values = to_numpy(model._values(mapped(X, root), "predict"))
+            w = np.ones(len(Y)) if w is None else w / w.mean()
+            order = np.random.RandomState(self._seed).permutation(len(data.targets))
+            ridges = getattr(model, "alpha_", 0.0) * len(order) / data.weights_of(order)
+            some = w > 0
+            X = take(mapped(X, root), np.flatnonzero(some))
+            left_out = LeftOut(X, values[some], Y[some], w[some], None, order, ridges)
+        if left_out is None:
+            return None
+        X = mapped(data.X, root)
+        return measured(model.kernel_, X, data.targets, data.weights, left_out)
 
 
 class RoundRule(Rule):
@@ -878,9 +903,10 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
             return model.predict(X_R, return_std=True)[1]
         if bars is None:
             raise ValueError(
-                "return_std needs an estimator that is kernel ridge regression on all "
-                "rows, solved directly, as the default is, or NystromRegressor; got "
-                f"estimator={self.estimator!r}"
+                "return_std needs rows that were left out: an estimator that predicts "
+                "means, as the default does, and 20 rows or more unless that is solved "
+                f"directly; got estimator={self.estimator!r}. DSGRegressor predicts "
+                "quantiles by itself"
             )
         F = model._values(X_R, "predict")
         deviation = bars.deviation(X_R, F, self.device)

@@ -38,6 +38,10 @@ _SPREAD = Laplacian(bandwidth=1 / 0.3)
 _PENALTIES = np.geomspace(1e4, 1.0, 17)
 # Fewest left-out rows from which to learn h.
 _FEWEST = 30
+# No h is below that of this many percent of the left-out rows. With 0 the mean log
+# density of 34 tables is the same; that of their worst 2 % of blocks of 50 rows is
+# 0.0015 lower with 0 and 0.0010 higher with 10.
+_LEAST_PERCENT = 5
 # Smallest part of the usual v that counts, v of rows equal to training rows.
 _LEAST_UNSEEN = 1e-3
 
@@ -122,20 +126,16 @@ class _Moved:
             matrix = kernel_operator(_SPREAD, self.known, self.locations, z)
             h = h + matrix.block() @ self.coef
         h = self.level + _within(h, self.limits[0, :], self.limits[1, :])
-        variance = (v[:, None] * self.prior + self.noise) * xp.exp(2 * h)
-        return self._limited(variance, v, diagonal, F)
-
-    def _limited(self, variance, v, diagonal, F):
-        """Return variances that far from all rows become those of the targets.
-
-        Beyond the farthest left-out row they change to them, or to the square of how
-        far the prediction is from the mean, as v does to k(x, x), in the logarithm.
-        """
-        xp, known = self.xp, self.spread + 0.0 * variance
+        of_f = v[:, None] * self.prior
+        # Rather than more than the targets vary, f is as far off as from their mean.
+        limit = xp.maximum(self.spread + 0.0 * F, (F - self.mean) ** 2)
+        of_f = xp.where(of_f > limit, limit, of_f)  # NaN is no limit
+        variance = (of_f + self.noise) * xp.exp(2 * h)
+        # Beyond the farthest left-out row the logarithm of the variance changes to that
+        # of the limit, as v does to k(x, x).
         rest = diagonal - self.largest
         part = (v - self.largest) / xp.where(rest > 0, rest, xp.full_like(rest, xp.inf))
         part = xp.clip(part, 0.0, 1.0)[:, None]
-        limit = xp.maximum(known, (F - self.mean) ** 2)
         far = (part > 0) & (limit > 0) & (variance > 0)
         one = xp.ones_like(variance)
         ratio = xp.where(far, limit, one) / xp.where(far, variance, one)
@@ -213,6 +213,28 @@ def measured(kernel, X, targets, weights, left_out):
     return ErrorBars(kernel, centers, L, *arrays, *found)
 
 
+def of_equal_rows(kernel, X, targets, weights):
+    """Return the `ErrorBars` of a constant: everywhere the variance of the targets."""
+    mean = np.average(targets, axis=0, weights=weights)
+    variance = np.average((targets - mean) ** 2, axis=0, weights=weights)
+    variance *= len(targets) / max(len(targets) - 1, 1)
+    center, l = _on_host(X[:1, :]), len(mean)
+    frame = np.zeros((4, l + 1 + X.shape[1]))
+    frame[3] = 1.0
+    nothing = _nothing(frame.shape[1], l)
+    far = np.full(l, np.nan)
+    scales_of_both = np.zeros(l), variance
+    return ErrorBars(
+        kernel, center, np.eye(1), *scales_of_both, mean, far, 0.0, frame, *nothing
+    )
+
+
+def _nothing(q, l):
+    """Return the `known`, `slope`, `coef`, `level` and `limits` of h = 0."""
+    zero = np.zeros((q, l))
+    return np.zeros((0, q)), zero, zero[:0], np.zeros(l), np.zeros((2, l))
+
+
 def _shares(l, d):
     """Return what to divide z by: f, log v and x count as one number each."""
     return np.sqrt(np.concatenate([np.full(l, l), [1.0], np.full(d, d)]))
@@ -248,8 +270,7 @@ def _spread_of(z, residuals, variances):
     u = np.abs(residuals) / np.sqrt(np.where(able, variances, 1.0))
     able &= u.mean(axis=0) > 0
     if m < _FEWEST or not able.any():
-        nothing = z[:0, :], np.zeros((q, l)), coef[:0, :], level, limits
-        return nothing
+        return _nothing(q, l)
     squares = u[:, able] ** 2
     u = u[:, able] / u[:, able].mean(axis=0)
     K = z @ z.T + TiledKernel(_SPREAD, z).block()
@@ -278,5 +299,7 @@ def _spread_of(z, residuals, variances):
         solved = U @ (components / (values[:, None] + penalty))
         coef[:, some] = solved[:, better]
         level[some] = 0.5 * np.log(ratio[better])
-        limits[:, some] = out[:, better].min(axis=0), out[:, better].max(axis=0)
+        limits[:, some] = np.percentile(out[:, better], (_LEAST_PERCENT, 100), axis=0)
+    if not coef.any():
+        return _nothing(q, l)
     return z, z.T @ coef, coef, level, limits
