@@ -248,6 +248,8 @@ class OnRows(Basis):
         K, y, w = problem.operator, problem.targets, problem.weights
         check_free(direct_bytes(K), K, self.model.cache_size)
         some = self.model._n_left_out
+        if n > some:  # the others tell the variance there
+            some = min(some, n // 2)
         found = solve_directly(K, y, w, penalty, ridge=ridge, least_left_out=some)
         if found is None:
             return None

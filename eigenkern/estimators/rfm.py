@@ -29,7 +29,7 @@ from ..arrays.array import (
 from ..arrays.linalg import large_product
 from ..fitting.checkpoint import Checkpoint
 from ..fitting.conveniences import keep_parameters
-from ..fitting.error_bars import MOST_ROWS, measured, of_equal_rows
+from ..fitting.error_bars import measured, of_equal_rows
 from ..fitting.model import Model
 from ..fitting.outcome import check_values, warn_of_cutoffs
 from ..fitting.planning import plan_of, shape_of
@@ -46,7 +46,7 @@ from ..kernels import Kernel
 from ..losses import mean_of_targets
 from ..methods.state import Saved, State
 from ..operators.gradient import MappedGradient
-from ..plan.of_rounds import plan_of_rounds
+from ..plan.of_rounds import ERROR_BAR_ROWS, plan_of_rounds
 from ..plan.parameters import is_precomputed
 from ..problems.data import LeftOut, draw, hold_out
 from ..problems.kernel_parameters import make_kernel
@@ -66,6 +66,8 @@ _CLEARLY = 0.99
 # rows, up to which both are compared on all rows. On california_housing the ratio was
 # 1.003, and 0.95 on all rows.
 _NEARLY = 1.03
+# Fewest held-out rows whose errors say how large those of new rows are.
+_FEWEST_HELD_OUT = 4
 # Errors if no model with a metric can be fitted or evaluated.
 _FAILURES = (ValueError, ArithmeticError, MemoryError)
 
@@ -352,7 +354,7 @@ class MetricProblem:
     def fitted_attributes(self, chosen):
         """Return the attributes of a round's metric, with a model of all rows."""
         fit = chosen.root, chosen.kernel
-        model = self._fit(*fit, self._everything, n_left_out=MOST_ROWS)
+        model = self._fit(*fit, self._everything, n_left_out=ERROR_BAR_ROWS)
         left_out = vars(model).pop("_left_out", None)
         importances = to_numpy(self._outer_product(model, chosen.root, "diagonal"))
         importances /= importances.sum() or 1.0
@@ -381,16 +383,18 @@ class MetricProblem:
         if data.constant:
             X = mapped(data.X, root)
             return of_equal_rows(model.kernel_, X, data.targets, data.weights)
-        if left_out is None and self._compares:
+        X, Y, w = self._validation
+        if left_out is None and self._compares and len(Y) >= _FEWEST_HELD_OUT:
             data = self._train
-            model, (X, Y, w) = self._fit(root, kernel, data), self._validation
+            model = self._fit(root, kernel, data)
             values = to_numpy(model._values(mapped(X, root), "predict"))
             w = np.ones(len(Y)) if w is None else w / w.mean()
             order = np.random.RandomState(self._seed).permutation(len(data.targets))
             ridges = getattr(model, "alpha_", 0.0) * len(order) / data.weights_of(order)
             some = w > 0
             X = take(mapped(X, root), np.flatnonzero(some))
-            left_out = LeftOut(X, values[some], Y[some], w[some], None, order, ridges)
+            values = values[some], Y[some], w[some]
+            left_out = LeftOut(X, *values, None, order, ridges, len(order))
         if left_out is None:
             return None
         X = mapped(data.X, root)

@@ -1,4 +1,4 @@
-"""Standard deviations of new targets, by what was wrong with rows that were left out.
+"""Standard deviations of new targets, measured on rows that were left out.
 
 With the symbols of `methods.left_out`, a new target has the variance ::
 
@@ -23,14 +23,10 @@ from ..methods.left_out import scales, unseen
 from ..operators.blocks import blocks
 from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
+from ..plan.of_rounds import ERROR_BAR_ROWS
 from ..problems.problem import take
 from ..rows.robust import cast
 
-# Maximum number of rows of the Gaussian process, whose factor of 8 MB is kept, and of
-# left-out rows. Log densities on new rows of 2000-row models with 1000, 500 and 250
-# rows: bike_hour -5.01 -5.00 -4.99, cpusmall -2.35 -2.36 -2.35, california_housing
-# -12.19 -12.19 -12.19; with a factor of all rows -5.00, -2.36, -12.20.
-MOST_ROWS = 1000
 # The kernel of h is z z' plus this laplacian, in units of the standard deviations of z.
 # Lengths of 1.7 and 3.3 have the same log densities up to 0.01.
 _SPREAD = Laplacian(bandwidth=1 / 0.3)
@@ -39,7 +35,7 @@ _PENALTIES = np.geomspace(1e4, 1.0, 17)
 # Fewest left-out rows from which to learn h.
 _FEWEST = 30
 # No h is below that of this many percent of the left-out rows. With 0 the mean log
-# density of 34 tables is the same; that of their worst 2 % of blocks of 50 rows is
+# density of 41 fits is the same; that of their worst 2 % of blocks of 50 rows is
 # 0.0015 lower with 0 and 0.0010 higher with 10.
 _LEAST_PERCENT = 5
 # Smallest part of the usual v that counts, v of rows equal to training rows.
@@ -173,13 +169,11 @@ def measured(kernel, X, targets, weights, left_out):
         Observations, each with its value in a model without it.
     """
     rows, m = left_out.rows, len(left_out.values)
-    chosen = slice(max(m - MOST_ROWS, 0), m)
+    chosen = np.linspace(0, m - 1, min(m, ERROR_BAR_ROWS)).astype(int)
     values, Y, w = (part[chosen] for part in left_out[1:4])
-    Z = _on_host(take(left_out.X, np.arange(m)[chosen]))
-    exact = left_out.unseen is not None and len(rows) <= MOST_ROWS
-    p = len(rows) if exact else min(len(rows), MOST_ROWS)
-    if left_out.unseen is not None and not exact:
-        p = min(p, len(rows) - m)
+    Z = _on_host(take(left_out.X, chosen))
+    exact = left_out.unseen is not None and len(rows) <= ERROR_BAR_ROWS
+    p = len(rows) if exact else min(left_out.n_others, ERROR_BAR_ROWS)
     centers = _on_host(take(X, rows[:p]))
     K = TiledKernel(kernel, centers).block()
     ridges = left_out.ridges[:p]

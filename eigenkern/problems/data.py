@@ -61,6 +61,8 @@ class LeftOut(NamedTuple):
         The rows that the model was fitted to, in random order, those of X last.
     ridges : ndarray of shape (k,)
         c / w of these rows.
+    n_others : int
+        How many of them, the first ones, are not in X.
     """
 
     X: Any
@@ -70,6 +72,7 @@ class LeftOut(NamedTuple):
     unseen: np.ndarray | None
     rows: np.ndarray
     ridges: np.ndarray
+    n_others: int
 
 
 class Replicates(NamedTuple):
@@ -187,7 +190,8 @@ class Merged(NamedTuple):
         weights = self.source.weights_of(members)
         weights = weights / self.source.weights_of(self.members).mean()
         X, targets = take(self.source.X, members), self.source.targets[members]
-        return LeftOut(X, values, targets, weights, unseen, self.rows, ridges)
+        rows = self.rows, ridges, len(self.rows) - len(places)
+        return LeftOut(X, values, targets, weights, unseen, *rows)
 
     def _left_out(self, places, residual, kept):
         """Return members of some sets, their sets, v, and values without them."""
