@@ -132,7 +132,7 @@ def lines(rows):
         yield f"{field}: " + "; ".join(sorted({row[field] for row in rows}))
     yield "machine: shared with other work; times are not given"
     yield ""
-    yield "RMSE and mean log density of test targets: mean, standard deviation over splits"
+    yield "RMSE and mean log density of test targets, mean +- deviation over splits"
     yield (
         f"{'':27}{'splits':>6}{'rows':>7}{'RMSE':>18}{'dropout':>9}{'GP':>7}"
         f"{'log density':>18}{'dropout':>9}{'GP':>8}{'90 %':>8}{'from, to':>14}"
@@ -158,8 +158,8 @@ def lines(rows):
         inside += 87 <= cover.mean() <= 93
         yield text + f"{cover.mean():8.1f}{cover.min():8.1f},{cover.max():5.1f}"
     yield ""
-    yield f"RMSE below both on {won['rmse']} of {n_sets} sets, log density above both on"
-    yield f"{won['density']}; 90 % intervals cover 87 to 93 % on {inside}"
+    yield f"RMSE below both on {won['rmse']} of {n_sets} sets, log density above both"
+    yield f"on {won['density']}; 90 % intervals cover 87 to 93 % on {inside}"
 
 
 def main():

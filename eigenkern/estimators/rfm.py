@@ -838,6 +838,14 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     softer metric often suit each other. With up to 50 features, `manhattan` with the
     best diagonal metric is compared too: it suits tables whose features act one by one.
 
+    Standard deviations are those of the Gaussian process whose mean is the model, on at
+    most 1000 rows, scaled to agree with the residuals of up to 1000 rows left out one by
+    one, and larger or smaller where these are; far from all rows they are that of the
+    targets. Copies of a row count as one with their weight, and a `sample_weight` as the
+    inverse of the noise's variance. An estimator that is not solved directly is measured
+    on the held-out rows, if there are 20 rows or more; `NystromRegressor` returns its own
+    standard deviations, and quantiles have none. A model keeps 8 MB for them.
+
     The full metric starts from the best diagonal one.
 
     Standardize features that have different units: the first model weights them alike.

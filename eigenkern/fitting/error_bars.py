@@ -194,13 +194,13 @@ def measured(kernel, X, targets, weights, left_out):
     spread = np.average((targets - mean) ** 2, axis=0, weights=weights)
     if np.ptp(diagonal) > 1e-6 * largest:  # such a kernel has no limit far away
         spread = np.full_like(spread, np.nan)
-    l, d = Y.shape[1], Z.shape[1]
-    frame = np.zeros((4, l + 1 + d))
-    frame[0, l] = np.log(max(_LEAST_UNSEEN * np.median(v), np.finfo(float).tiny))
+    k, d = Y.shape[1], Z.shape[1]
+    frame = np.zeros((4, k + 1 + d))
+    frame[0, k] = np.log(max(_LEAST_UNSEEN * np.median(v), np.finfo(float).tiny))
     z = _described(values, v, Z, frame)
     frame = np.stack([z.min(axis=0), z.max(axis=0), z.mean(axis=0), z.std(axis=0)])
     constant = frame[3] <= 1e-9 * np.abs(frame[:2]).max(axis=0)
-    frame[3] = np.where(constant, np.inf, frame[3]) * _shares(l, d)
+    frame[3] = np.where(constant, np.inf, frame[3]) * _shares(k, d)
     z = (z - frame[2]) / frame[3]
     found = _spread_of(z, residuals, variances)
     arrays = prior, noise, mean, spread, float(v.max()), frame
@@ -212,26 +212,27 @@ def of_equal_rows(kernel, X, targets, weights):
     mean = np.average(targets, axis=0, weights=weights)
     variance = np.average((targets - mean) ** 2, axis=0, weights=weights)
     variance *= len(targets) / max(len(targets) - 1, 1)
-    center, l = _on_host(X[:1, :]), len(mean)
-    frame = np.zeros((4, l + 1 + X.shape[1]))
+    center, k = _on_host(X[:1, :]), len(mean)
+    frame = np.zeros((4, k + 1 + X.shape[1]))
     frame[3] = 1.0
-    nothing = _nothing(frame.shape[1], l)
-    far = np.full(l, np.nan)
-    scales_of_both = np.zeros(l), variance
+    nothing = _nothing(frame.shape[1], k)
+    far = np.full(k, np.nan)
+    scales_of_both = np.zeros(k), variance
     return ErrorBars(
         kernel, center, np.eye(1), *scales_of_both, mean, far, 0.0, frame, *nothing
     )
 
 
-def _nothing(q, l):
+def _nothing(q, n_outputs):
     """Return the `known`, `slope`, `coef`, `level` and `limits` of h = 0."""
-    zero = np.zeros((q, l))
-    return np.zeros((0, q)), zero, zero[:0], np.zeros(l), np.zeros((2, l))
+    zero = np.zeros((q, n_outputs))
+    level, limits = np.zeros(n_outputs), np.zeros((2, n_outputs))
+    return np.zeros((0, q)), zero, zero[:0], level, limits
 
 
-def _shares(l, d):
-    """Return what to divide z by: f, log v and x count as one number each."""
-    return np.sqrt(np.concatenate([np.full(l, l), [1.0], np.full(d, d)]))
+def _shares(k, d):
+    """Return what to divide z by: k predictions, log v, and d features count alike."""
+    return np.sqrt(np.concatenate([np.full(k, k), [1.0], np.full(d, d)]))
 
 
 def _on_host(X):
@@ -258,13 +259,13 @@ def _spread_of(z, residuals, variances):
     the Gaussian log density of the residuals at values of h without their rows; h is 0
     if that gains less than 2 over all rows, as in `scales`.
     """
-    (m, q), l = z.shape, residuals.shape[1]
-    coef, level, limits = np.zeros((m, l)), np.zeros(l), np.zeros((2, l))
+    (m, q), k = z.shape, residuals.shape[1]
+    coef, level, limits = np.zeros((m, k)), np.zeros(k), np.zeros((2, k))
     able = np.all((variances > 0) & np.isfinite(variances), axis=0)
     u = np.abs(residuals) / np.sqrt(np.where(able, variances, 1.0))
     able &= u.mean(axis=0) > 0
     if m < _FEWEST or not able.any():
-        return _nothing(q, l)
+        return _nothing(q, k)
     squares = u[:, able] ** 2
     u = u[:, able] / u[:, able].mean(axis=0)
     K = z @ z.T + TiledKernel(_SPREAD, z).block()
@@ -295,5 +296,5 @@ def _spread_of(z, residuals, variances):
         level[some] = 0.5 * np.log(ratio[better])
         limits[:, some] = np.percentile(out[:, better], (_LEAST_PERCENT, 100), axis=0)
     if not coef.any():
-        return _nothing(q, l)
+        return _nothing(q, k)
     return z, z.T @ coef, coef, level, limits

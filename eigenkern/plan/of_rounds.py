@@ -30,10 +30,10 @@ _MIN_COMPARED = 2000
 # covtype), and on ijcnn1 it would be chosen, with 2.0 instead of 1.3 % errors.
 _MANHATTAN_KERNELS = (("manhattan", 0.5), ("manhattan", 1.0), ("manhattan", 2.0))
 # Maximum number of rows of the Gaussian process that error bars come from, and of rows
-# left out to measure them: the factor takes 8 MB. Log densities on new rows of models of
-# 2000 with 1000, 500 and 250 rows: bike_hour -5.01 -5.00 -4.99, cpusmall -2.35 -2.36
-# -2.35, california_housing -12.19 -12.19 -12.19; with a factor of all rows -5.00 -2.36
-# -12.20, and on clean targets 4.03, with 1000 and 500 rows 3.98 3.91.
+# left out to measure them: the factor takes 8 MB. Log densities on new rows, models of
+# 2000 rows, with 1000, 500 and 250 of them: bike_hour -5.01 -5.00 -4.99, cpusmall -2.35
+# -2.36 -2.35, california_housing -12.19 for all; with a factor of all rows -5.00 -2.36
+# -12.20. On clean targets 3.98 and 3.91 with 1000 and 500 rows, and 4.03.
 ERROR_BAR_ROWS = 1000
 # Rounds that a kind of metric usually takes, of those that are allowed.
 _USUAL_ROUNDS = 5

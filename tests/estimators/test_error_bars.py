@@ -138,9 +138,10 @@ def test_without_a_factor_it_is_calibrated_as_well():
 
 
 def test_far_rows_are_as_uncertain_as_the_targets(fitted):
-    model, X, y = fitted
-    w = np.random.RandomState(0).uniform(0.5, 2, 150)
-    for model, w in ((model, np.ones(150)), (RFMRegressor(**OPTIONS).fit(X, y, w), w)):
+    given, X, y = fitted
+    weights = np.random.RandomState(0).uniform(0.5, 2, 150)
+    weighted = RFMRegressor(**OPTIONS).fit(X, y, weights)
+    for model, w in ((given, np.ones(150)), (weighted, weights)):
         mean, std = model.predict(np.full((2, 4), 1e6), return_std=True)
         average = np.average(y, weights=w)
         assert_allclose(mean, average, rtol=1e-2)
