@@ -353,8 +353,12 @@ class MetricProblem:
 
     def fitted_attributes(self, chosen):
         """Return the attributes of a round's metric, with a model of all rows."""
-        fit = chosen.root, chosen.kernel
-        model = self._fit(*fit, self._everything, n_left_out=ERROR_BAR_ROWS)
+        fit, of_labels = (
+            (chosen.root, chosen.kernel),
+            self._everything.groups is not None,
+        )
+        some = 0 if of_labels else ERROR_BAR_ROWS
+        model = self._fit(*fit, self._everything, n_left_out=some)
         left_out = vars(model).pop("_left_out", None)
         importances = to_numpy(self._outer_product(model, chosen.root, "diagonal"))
         importances /= importances.sum() or 1.0
@@ -390,11 +394,12 @@ class MetricProblem:
             values = to_numpy(model._values(mapped(X, root), "predict"))
             w = np.ones(len(Y)) if w is None else w / w.mean()
             order = np.random.RandomState(self._seed).permutation(len(data.targets))
-            ridges = getattr(model, "alpha_", 0.0) * len(order) / data.weights_of(order)
-            some = w > 0
+            ridge = getattr(model, "alpha_", 0.0) * len(order)
+            own = data.weights_of(order)
+            ridges, some = ridge * own.mean() / own, w > 0
             X = take(mapped(X, root), np.flatnonzero(some))
             values = values[some], Y[some], w[some]
-            left_out = LeftOut(X, *values, None, order, ridges, len(order))
+            left_out = LeftOut(X, *values, None, order, ridges, len(order), ridge)
         if left_out is None:
             return None
         X = mapped(data.X, root)
@@ -839,12 +844,13 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     best diagonal metric is compared too: it suits tables whose features act one by one.
 
     Standard deviations are those of the Gaussian process whose mean is the model, on at
-    most 1000 rows, scaled to agree with the residuals of up to 1000 rows left out one by
-    one, and larger or smaller where these are; far from all rows they are that of the
-    targets. Copies of a row count as one with their weight, and a `sample_weight` as the
-    inverse of the noise's variance. An estimator that is not solved directly is measured
-    on the held-out rows, if there are 20 rows or more; `NystromRegressor` returns its own
-    standard deviations, and quantiles have none. A model keeps 8 MB for them.
+    most 1000 rows, scaled to agree with the residuals of up to 1000 rows left out one
+    by one, and larger or smaller where these are; far from all rows they are that of
+    the targets. Copies of a row count as one with their weight, and a `sample_weight`
+    as the inverse of the noise's variance. An estimator that is not solved directly is
+    measured on the held-out rows, if there are 20 rows or more; `NystromRegressor`
+    returns its own standard deviations, and quantiles have none. A model keeps 8 MB for
+    them.
 
     The full metric starts from the best diagonal one.
 

@@ -153,6 +153,7 @@ def _described(F, v, X, frame):
     return xp.concat(parts, axis=1)
 
 
+@np.errstate(over="ignore", divide="ignore", invalid="ignore")
 def measured(kernel, X, targets, weights, left_out):
     """Return the `ErrorBars` of kernel ridge regression.
 
@@ -187,8 +188,7 @@ def measured(kernel, X, targets, weights, left_out):
         v = unseen(P, kernel.diagonal(Z))
     diagonal = kernel.diagonal(centers)
     residuals, largest = Y - values, float(diagonal.mean())
-    ratio = float(np.mean(left_out.ridges))
-    prior, noise = scales(residuals, v, 1 / w, ratio, largest)
+    prior, noise = scales(residuals, v, 1 / w, left_out.ratio, largest)
     variances = v[:, None] * prior + noise / w[:, None]
     mean = np.average(targets, axis=0, weights=weights)
     spread = np.average((targets - mean) ** 2, axis=0, weights=weights)

@@ -63,6 +63,8 @@ class LeftOut(NamedTuple):
         c / w of these rows.
     n_others : int
         How many of them, the first ones, are not in X.
+    ratio : float
+        sigma^2 / s^2 of an observation with the mean weight, by the penalty.
     """
 
     X: Any
@@ -73,6 +75,7 @@ class LeftOut(NamedTuple):
     rows: np.ndarray
     ridges: np.ndarray
     n_others: int
+    ratio: float
 
 
 class Replicates(NamedTuple):
@@ -190,7 +193,8 @@ class Merged(NamedTuple):
         weights = self.source.weights_of(members)
         weights = weights / self.source.weights_of(self.members).mean()
         X, targets = take(self.source.X, members), self.source.targets[members]
-        rows = self.rows, ridges, len(self.rows) - len(places)
+        k = len(self.rows)
+        rows = self.rows, ridges, k - len(places), ridge * len(self.members) / k
         return LeftOut(X, values, targets, weights, unseen, *rows)
 
     def _left_out(self, places, residual, kept):

@@ -127,10 +127,10 @@ def test_without_a_factor_it_is_calibrated_as_well():
     whole = model.predict(X[700:], return_std=True)[1]
     with pytest.MonkeyPatch.context() as patch:
         for module in (error_bars, rfm):
-            patch.setattr(module, "ERROR_BAR_ROWS", 100)
+            patch.setattr(module, "ERROR_BAR_ROWS", 250)
         model.fit(X[:700], y[:700])
         mean, part = model.predict(X[700:], return_std=True)
-    assert model._error_bars.factor.shape == (100, 100)
+    assert model._error_bars.factor.shape == (250, 250)
     assert_allclose(np.mean(part), np.mean(whole), rtol=0.1)
     assert_allclose(part, whole, rtol=0.5)
     inside = np.abs(y[700:] - mean) < 1.645 * part
