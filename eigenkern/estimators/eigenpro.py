@@ -68,6 +68,8 @@ class _EigenPro(Streaming, KernelModel):
     _stream_attribute = "t_"
     _failure_hint = "Pass a smaller step_size, or scale X."
     _epochs_calibrate = True
+    #: How many rows a direct solution leaves out one by one, to keep `_left_out`.
+    _n_left_out = 0
 
     def __init__(
         self,

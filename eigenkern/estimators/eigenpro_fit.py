@@ -273,7 +273,10 @@ class OnRows(Basis):
         problem = self.problem.precise_enough(ridge)
         K, y, w = problem.operator, problem.targets, problem.weights
         check_free(direct_bytes(K), K, self.model.cache_size)
-        found = solve_directly(K, y, w, penalty, ridge=ridge)
+        some = self.model._n_left_out
+        if n > some:  # the others tell the variance there
+            some = min(some, n // 2)
+        found = solve_directly(K, y, w, penalty, ridge=ridge, least_left_out=some)
         if found is None:
             return None
         loss = weighted_mean_square(found.residual, w)
@@ -282,8 +285,12 @@ class OnRows(Basis):
         self.problem = problem
         places = np.arange(n - found.kept.shape[0], n)
         residual = to_numpy(found.residual[int(places[0]) :, :])
-        left_out = self.merged.left_out(places, residual, to_numpy(found.kept))
+        sets = places, residual, to_numpy(found.kept)
+        left_out = self.merged.left_out(*sets)
         chosen = {"alpha_": ridge / n, "cache_size_": n**2 * K.itemsize / 1e6}
+        if some:
+            left = self.merged.observations_left_out(*sets, found.ridge)
+            chosen["_left_out"] = left
         return found.coef, loss, chosen, left_out
 
     def epochs(self, plan, ridge, start):

@@ -74,11 +74,12 @@ def weighted(K, weights):
 
 
 class DirectSolution(NamedTuple):
-    """a and y - A a, (n, l), and 1 - h of the last rows, (m,); see `left_out`."""
+    """a, y - A a (n, l), 1 - h of the last rows (m,), and c; see `left_out`."""
 
     coef: Any
     residual: Any
     kept: Any
+    ridge: float
 
 
 class FeatureSolution(NamedTuple):
@@ -91,7 +92,7 @@ class FeatureSolution(NamedTuple):
 
 
 @np.errstate(over="ignore", invalid="ignore")  # values that overflow do not solve it
-def solve_directly(A, y, weights, penalty=0.0, *, ridge=0.0):
+def solve_directly(A, y, weights, penalty=0.0, *, ridge=0.0, least_left_out=0):
     """Return the `DirectSolution` of kernel ridge regression, or None if that fails.
 
     It solves, for a, ::
@@ -101,6 +102,7 @@ def solve_directly(A, y, weights, penalty=0.0, *, ridge=0.0):
     by a Cholesky factor, in n^3 / 6 multiply-adds, and memory for one matrix. The
     factor is in single precision, twice as fast, if c is above its rounding; the
     solution is refined to the precision of A. It fails if A + c W^-1 is indefinite.
+    At least `least_left_out` rows are left out, if there are as many.
     """
     # A residual that counts as solved: with 100 eps errors change by up to 2e-5.
     xp, n, enough = A.xp, A.shape[0], 1000 * float(A.xp.finfo(A.dtype).eps)
@@ -112,7 +114,9 @@ def solve_directly(A, y, weights, penalty=0.0, *, ridge=0.0):
         single = ridge > n * _SINGLE_EPS * size
         precisions = [xp.float32, xp.float64] if single else [xp.float64]
     for dtype in precisions:
-        solution, left = _solved(A, y, weights, penalty, ridge, dtype, enough)
+        solution, left = _solved(
+            A, y, weights, penalty, ridge, dtype, enough, least_left_out
+        )
         # For data in double precision, a factor in double precision does better.
         is_last = dtype == precisions[-1] or A.dtype == xp.float32
         if left <= (_NO_SOLUTION if is_last else enough):
@@ -120,7 +124,7 @@ def solve_directly(A, y, weights, penalty=0.0, *, ridge=0.0):
     return None
 
 
-def _solved(A, y, weights, penalty, ridge, dtype, enough):
+def _solved(A, y, weights, penalty, ridge, dtype, enough, least_left_out):
     """Return the solution, and its residual over |y|, infinite without a factor."""
     xp, K = A.xp, A.block(dtype=dtype)
     if A.in_memory and dtype == A.dtype:  # it is not ours to change
@@ -140,9 +144,9 @@ def _solved(A, y, weights, penalty, ridge, dtype, enough):
     x, error, left = _refined(factor, b, error_of, enough)
     a, residual = root * x, (error + c * x) / root
     n = y.shape[0]
-    last = slice(n - n_left_out(n, _PART_LEFT_OUT, _MOST_LEFT_OUT), n)
-    kept = c * inverse_diagonal(xp.tril(factor.L[last, last]))
-    return DirectSolution(a, residual, xp.astype(kept, A.dtype, copy=False)), left
+    m = max(n_left_out(n, _PART_LEFT_OUT, _MOST_LEFT_OUT), min(least_left_out, n))
+    kept = c * inverse_diagonal(xp.tril(factor.L[n - m :, n - m :]))
+    return DirectSolution(a, residual, xp.astype(kept, A.dtype, copy=False), c), left
 
 
 @np.errstate(over="ignore", invalid="ignore")

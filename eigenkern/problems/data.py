@@ -43,6 +43,41 @@ class OutOfSample(NamedTuple):
     n_observations: float
 
 
+class LeftOut(NamedTuple):
+    """Observations, each with its value in a kernel ridge regression without it.
+
+    Symbols are those of `methods.left_out`; a row may have replicates.
+
+    Attributes
+    ----------
+    X : array of shape (m, d)
+    values, targets : ndarrays of shape (m, l)
+    weights : ndarray of shape (m,)
+        Over the mean weight of all observations.
+    unseen : ndarray of shape (m,) or None
+        Variance of the function at X without the observation, over s^2; None: that of
+        the model itself.
+    rows : ndarray of shape (k,)
+        The rows that the model was fitted to, in random order, those of X last.
+    ridges : ndarray of shape (k,)
+        c / w of these rows.
+    n_others : int
+        How many of them, the first ones, are not in X.
+    ratio : float
+        sigma^2 / s^2 of an observation with the mean weight, by the penalty.
+    """
+
+    X: Any
+    values: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+    unseen: np.ndarray | None
+    rows: np.ndarray
+    ridges: np.ndarray
+    n_others: int
+    ratio: float
+
+
 class Replicates(NamedTuple):
     """What is known of rows that stand for several observations, see `Data.merged`.
 
@@ -169,6 +204,29 @@ class Merged(NamedTuple):
         kept : ndarray of shape (m,)
             1 - h.
         """
+        members, _, _, values = self._left_out(places, residual, kept)
+        n = float(self.n_observations[places].sum())
+        return self.source.out_of_sample(members, values, n)
+
+    def observations_left_out(self, places, residual, kept, ridge):
+        """Return the same rows as a `LeftOut`, of a model with c = `ridge`."""
+        members, which, part, values = self._left_out(places, residual, kept)
+        w = self.data.weights_of(self.rows)
+        ridges = ridge * (w.mean() / w)
+        # With all of its set the variance is h c / w; without the set it is that over
+        # 1 - h.
+        h = np.clip(1.0 - kept[which], 0.0, 1.0)
+        left = np.maximum(1.0 - part * h, kept[which])
+        unseen = ridges[places][which] * h / left
+        weights = self.source.weights_of(members)
+        weights = weights / self.source.weights_of(self.members).mean()
+        X, targets = take(self.source.X, members), self.source.targets[members]
+        k = len(self.rows)
+        rows = self.rows, ridges, k - len(places), ridge * len(self.members) / k
+        return LeftOut(X, values, targets, weights, unseen, *rows)
+
+    def _left_out(self, places, residual, kept):
+        """Return members of some sets, their sets, v, and values without them."""
         order = np.full(len(self.rows), -1)
         order[places] = np.arange(len(places))
         taken = order[self.which] >= 0
@@ -178,8 +236,7 @@ class Merged(NamedTuple):
             part = self.source.parts_of_sets(self.members)[taken]
         Y, mean = self.source.targets[members], self.data.targets[self.rows[places]]
         values = values_left_out(Y, mean[which], residual[which], kept[which], part)
-        n = float(self.n_observations[places].sum())
-        return self.source.out_of_sample(members, values, n)
+        return members, which, part, values
 
 
 @dataclass(frozen=True)
