@@ -39,6 +39,7 @@ from ..fitting.validation import (
     check_number,
     check_rows,
     on_its_device,
+    replaced_parameters,
     warn_user,
 )
 from ..kernels import Kernel
@@ -53,6 +54,7 @@ from ..rows.lazy_rows import MappedRows, by_rows, is_lazy
 from ..rows.robust import cast, frame_of_distances, without_far_values
 from .eigenpro import EigenProClassifier, EigenProRegressor
 from .gradients import is_on_kernels, mean_outer_product
+from .local_machines import LocalClassifier, LocalRegressor
 
 # Share of the plain metric in the learned one, so that features that matter little to
 # one model are not lost to the next ones. Errors with 0 and 0.02: bike_hour 0.256,
@@ -166,6 +168,7 @@ class MetricProblem:
 
     def __init__(self, model, estimator, data, of_class):
         self._estimator, self._of_class = estimator, of_class
+        self._model = model
         self.known, self.xp, self.device = [], namespace(data.X), device_of(data.X)
         labels = data.groups is not None
         self._error_of = _brier_score_of_best_scale if labels else _squared_error
@@ -211,21 +214,22 @@ class MetricProblem:
         self._validation = scored.X, scored.targets, scored.weights
         return True
 
-    def _fit(self, root, kernel, data):
-        """Return a model fitted to the rows of X R."""
-        model, X = clone(self._estimator), mapped(data.X, root)
+    def _fit(self, root, kernel, data, estimator=None, **options):
+        """Return a model fitted to the rows of X R, the `estimator` or the usual one."""
+        model, X = clone(estimator or self._estimator), mapped(data.X, root)
         if kernel is not None:
             name, width = kernel
             rng = np.random.RandomState(model.random_state)
             median = make_kernel(name, "median", X, rng).bandwidth
             model.set_params(kernel=name, bandwidth=width * median)
         model._tells_outcome = False  # the last fit speaks for all
+        model._tell = self._model._say
         weights = data.weights
         if self._of_class is not None:  # probabilities don't respect those of classes
             own = self._of_class[data.groups]
             weights = np.where(own > 0, weights / np.where(own > 0, own, 1.0), 0.0)
-        model.fit(X, data.labels, weights)
-        del model._tells_outcome
+        model.fit(X, data.labels, weights, **options)
+        del model._tells_outcome, model._tell
         return model
 
     def _error(self, model, root):
@@ -344,9 +348,20 @@ class MetricProblem:
         rng = np.random.RandomState(self._seed)
         return mean_outer_product(gradients, kind, self._graded.weights, rng)
 
+    def _fit_to_all(self, chosen):
+        """Return a model of all rows, in parts if the plan says so."""
+        given = chosen.root, chosen.kernel, self._everything
+        if "n_parts" not in self.plan.fits[-1].chosen:
+            return self._fit(*given)
+        local = self._model._local(**self._estimator.get_params())
+        options, checkpoint = {}, self._model._checkpoint
+        if checkpoint is not None:
+            options = {"checkpoint": checkpoint._within("parts"), "resume": True}
+        return self._fit(*given, local, **options)
+
     def fitted_attributes(self, chosen):
         """Return the attributes of a round's metric, with a model of all rows."""
-        model = self._fit(chosen.root, chosen.kernel, self._everything)
+        model = self._fit_to_all(chosen)
         importances = to_numpy(self._outer_product(model, chosen.root, "diagonal"))
         importances /= importances.sum() or 1.0
         offset, limits = self._frame
@@ -358,6 +373,7 @@ class MetricProblem:
             "feature_importances_": self._as_features(importances),
             "metric_kind_": chosen.kind,
             "n_rounds_": chosen.number,
+            "n_parts_": getattr(model, "n_parts_", 1),
         }
 
 
@@ -497,6 +513,8 @@ class _RecursiveFeatureMachine(
     _in_memory_unless = "a sample of them"
     _takes_constant_targets = False  # its estimator does so
     _takes_less = ("n_centers", "max_metric_rows", "max_gradient_rows")
+    #: Of the fit that is going on.
+    _checkpoint = None
 
     def __init__(
         self,
@@ -608,7 +626,8 @@ class _RecursiveFeatureMachine(
         """
         validation = X_val, y_val, sample_weight_val
         options = {"checkpoint": checkpoint, "resume": resume}
-        return self._fit(X, y, sample_weight, *validation, **options)
+        with replaced_parameters(self, {"_checkpoint": Checkpoint._at(checkpoint)}):
+            return self._fit(X, y, sample_weight, *validation, **options)
 
     def _holds_out(self, n):
         return True
@@ -821,7 +840,7 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     [0, 1, 2, 3, 4]
     """
 
-    _default = EigenProRegressor
+    _default, _local = EigenProRegressor, LocalRegressor
 
 
 class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
@@ -937,7 +956,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     [0, 1, 2]
     """
 
-    _default = EigenProClassifier
+    _default, _local = EigenProClassifier, LocalClassifier
 
     def __init__(
         self,
