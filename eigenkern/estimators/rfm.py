@@ -19,10 +19,12 @@ from sklearn.base import (
 )
 from sklearn.utils.metaestimators import available_if
 
+from ..arrays import memory
 from ..arrays.array import (
     ArrayLike,
     RandomState,
     device_of,
+    location_of,
     namespace,
     to_numpy,
 )
@@ -50,7 +52,7 @@ from ..plan.of_rounds import plan_of_rounds
 from ..plan.parameters import is_precomputed
 from ..problems.data import draw, hold_out
 from ..problems.kernel_parameters import make_kernel
-from ..rows.lazy_rows import MappedRows, by_rows, is_lazy
+from ..rows.lazy_rows import MappedRows, by_rows, in_memory, is_lazy
 from ..rows.robust import cast, frame_of_distances, without_far_values
 from .eigenpro import EigenProClassifier, EigenProRegressor
 from .gradients import is_on_kernels, mean_outer_product
@@ -510,7 +512,6 @@ class _RecursiveFeatureMachine(
 ):
     _task = "round"
     _coef_attribute = "metric_root_"
-    _in_memory_unless = "a sample of them"
     _takes_constant_targets = False  # its estimator does so
     _takes_less = ("n_centers", "max_metric_rows", "max_gradient_rows")
     #: Of the fit that is going on.
@@ -635,7 +636,15 @@ class _RecursiveFeatureMachine(
     def _parts(self, n):
         return super()._parts(min(n, self.max_metric_rows))
 
+    @property
+    def _in_memory_unless(self):
+        return None if self.estimator is None else "a sample of them"
+
     def _plan(self, shape):
+        if is_lazy(shape.X):  # a stand-in, of which nothing is read
+            zero = np.zeros((1, 1), shape.X.dtype)
+            shape = replace(shape, X=np.broadcast_to(zero, shape.X.shape))
+
         def plan_of_fit(kernel, m):
             inner = clone(self._inner())
             if kernel is not None:
@@ -646,6 +655,8 @@ class _RecursiveFeatureMachine(
         return plan_of_rounds(shape, plan_of_fit)
 
     def _prepare(self, data):
+        if is_lazy(data.X):
+            data = self._read(data)
         estimator = clone(self._inner())
         if getattr(estimator, "random_state", 0) is None:
             estimator.set_params(random_state=data.rng.randint(2**31 - 1))
@@ -656,6 +667,15 @@ class _RecursiveFeatureMachine(
         problem = MetricProblem(self, estimator, data, of_class)
         rule = RoundRule(problem, self._n_iterations, self._tell)
         return problem, SavedRounds(problem, rule, problem.plan.n_rounds), {}, rule
+
+    def _read(self, data):
+        """Return data whose rows are in memory: all become centers of the model."""
+        n, d = data.X.shape
+        needed = 1e6 * plan_of(self, data.X, data.targets.shape[1]).memory["total"]
+        needed += n * d * data.X.dtype.itemsize
+        needs = f"a model with {n} rows as centers needs {needed / 1e6:.0f} MB"
+        memory.check(needed, *location_of(data.X), needs, "pass a sample of the rows")
+        return replace(data, X=in_memory(data.X))
 
     @property
     def _n_iterations(self):

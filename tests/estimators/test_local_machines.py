@@ -7,8 +7,10 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist
 from sklearn import config_context
+from sklearn.base import clone
 
 from eigenkern import (
+    Checkpoint,
     EigenProRegressor,
     RFMClassifier,
     RFMRegressor,
@@ -258,11 +260,7 @@ def test_a_fit_continues_with_the_next_part(table, tmp_path, monkeypatch):
 
     monkeypatch.setattr(PartSolver, "__next__", interrupted)
     model = machine(RFMClassifier)
-    where = {"checkpoint": str(tmp_path / "here"), "resume": True}
-    monkeypatch.setattr("eigenkern.fitting.checkpoint.Checkpoint.seconds", 0)
-    from eigenkern import Checkpoint
-
-    where["checkpoint"] = Checkpoint(where["checkpoint"], seconds=0)
+    where = {"checkpoint": Checkpoint(tmp_path / "here", seconds=0), "resume": True}
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, labels, **where)
     assert not hasattr(model, "estimator_")
@@ -290,3 +288,18 @@ def test_other_array_libraries(table, other_xp):
     assert type(P) is type(given[0])
     assert_allclose(to_numpy(P), expected.predict_proba(X_new), atol=1e-5)
     assert_allclose(to_numpy(G), gradient(expected, X_new), atol=1e-4)
+
+
+def test_rows_that_are_not_in_memory(table, monkeypatch):
+    dask = pytest.importorskip("dask.array")
+    X, y, X_new = table
+    model = machine(max_rounds=0)
+    expected = clone(model).fit(X, y).predict(X_new)
+    model.fit(dask.from_array(X, chunks=(100, -1)), y)
+    assert model.n_parts_ == 8
+    assert_allclose(model.predict(X_new), expected)
+    found = model.predict(dask.from_array(X_new, chunks=(50, -1)))
+    assert_allclose(np.asarray(found), expected)
+    monkeypatch.setattr("eigenkern.arrays.memory.available", lambda *_: 10_000)
+    with pytest.raises(ValueError, match="600 rows as centers needs .* a sample"):
+        model.fit(dask.from_array(X, chunks=(100, -1)), y)
