@@ -60,8 +60,10 @@ class PartRule(Rule):
         return len(self.parts) == self.max_iter
 
     def out_of_sample(self):
-        """Return the left-out values of all parts."""
-        found = [part["left_out"] for part in self.parts]
+        """Return the left-out values of all parts, which epochs may not have."""
+        found = [one["left_out"] for one in self.parts if one["left_out"] is not None]
+        if not found:
+            return None
         *arrays, counts = zip(*found, strict=True)
         return OutOfSample(*map(np.concatenate, arrays), sum(counts))
 

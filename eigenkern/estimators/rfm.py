@@ -217,7 +217,7 @@ class MetricProblem:
         return True
 
     def _fit(self, root, kernel, data, estimator=None, **options):
-        """Return a model fitted to the rows of X R, the `estimator` or the usual one."""
+        """Return a model fitted to the rows of X R: an `estimator`, or the usual."""
         model, X = clone(estimator or self._estimator), mapped(data.X, root)
         if kernel is not None:
             name, width = kernel
@@ -356,9 +356,8 @@ class MetricProblem:
         if "n_parts" not in self.plan.fits[-1].chosen:
             return self._fit(*given)
         local = self._model._local(**self._estimator.get_params())
-        options, checkpoint = {}, self._model._checkpoint
-        if checkpoint is not None:
-            options = {"checkpoint": checkpoint._within("parts"), "resume": True}
+        checkpoint = self._model._checkpoint_of_parts
+        options = {"checkpoint": checkpoint, "resume": checkpoint is not None}
         return self._fit(*given, local, **options)
 
     def fitted_attributes(self, chosen):
@@ -514,8 +513,8 @@ class _RecursiveFeatureMachine(
     _coef_attribute = "metric_root_"
     _takes_constant_targets = False  # its estimator does so
     _takes_less = ("n_centers", "max_metric_rows", "max_gradient_rows")
-    #: Of the fit that is going on.
-    _checkpoint = None
+    #: Of the last fit, while one goes on that has checkpoints.
+    _checkpoint_of_parts = None
 
     def __init__(
         self,
@@ -627,8 +626,14 @@ class _RecursiveFeatureMachine(
         """
         validation = X_val, y_val, sample_weight_val
         options = {"checkpoint": checkpoint, "resume": resume}
-        with replaced_parameters(self, {"_checkpoint": Checkpoint._at(checkpoint)}):
-            return self._fit(X, y, sample_weight, *validation, **options)
+        return self._fit(X, y, sample_weight, *validation, **options)
+
+    def _fit_to(self, data, callbacks, keeper):
+        inside = {}
+        if keeper is not None:
+            inside = {"_checkpoint_of_parts": keeper.within("parts")}
+        with replaced_parameters(self, inside):
+            return super()._fit_to(data, callbacks, keeper)
 
     def _holds_out(self, n):
         return True

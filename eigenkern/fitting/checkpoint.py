@@ -99,33 +99,23 @@ class Checkpoint:
         if self.epochs is not None:
             check_number("epochs", self.epochs, 1, integer=True)
 
-    @classmethod
-    def _at(cls, checkpoint):
-        """Return a checkpoint that may be given by its folder, or None."""
-        if isinstance(checkpoint, str | os.PathLike):
-            checkpoint = cls(checkpoint)
-        if not isinstance(checkpoint, cls | None):
-            raise ValueError(
-                "checkpoint must be None, the path of a folder or an "
-                f"eigenkern.Checkpoint; got {checkpoint!r}"
-            )
-        return checkpoint
-
-    def _within(self, name):
-        """Return the checkpoint of a part of the fit, in a folder inside."""
-        return replace(self, folder=Path(self.folder) / name)
-
 
 def open_keeper(checkpoint, resume, estimator, data):
     """Return the `Keeper` of a fit, or None if it has no checkpoints."""
     check_flag("resume", resume)
-    checkpoint = Checkpoint._at(checkpoint)
     if checkpoint is None:
         if resume:
             raise ValueError(
                 "resume=True needs a checkpoint to continue from; got None"
             )
         return None
+    if isinstance(checkpoint, str | os.PathLike):
+        checkpoint = Checkpoint(checkpoint)
+    if not isinstance(checkpoint, Checkpoint):
+        raise ValueError(
+            "checkpoint must be None, the path of a folder or an "
+            f"eigenkern.Checkpoint; got {checkpoint!r}"
+        )
     return Keeper(checkpoint, resume, estimator, data)
 
 
@@ -271,6 +261,10 @@ class Keeper:
         reason = error.strerror or str(error)
         text = f"checkpoint={str(self._folder)!r}: cannot {verb} this folder: {reason}"
         return OSError(text) if error.errno is None else OSError(error.errno, text)
+
+    def within(self, name):
+        """Return the `Checkpoint` of a fit within this one, in a folder inside."""
+        return replace(self._checkpoint, folder=self._folder / name)
 
     def prepare(self, estimator, data):
         """Return ``estimator._prepare(data)`` with the sizes that the checkpoint has.

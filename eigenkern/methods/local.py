@@ -23,7 +23,7 @@ OVERLAP = 0.05
 # A half with less than this part of the rows is avoided, if another direction does so:
 # many rows may have the same u'x.
 _BALANCED = 0.25
-# Principal directions to try before a random one, along which only equal rows are equal.
+# Principal directions to try before a random one, along which all rows differ.
 _N_PRINCIPAL = 3
 
 
@@ -156,8 +156,8 @@ def _ends(along):
     If both are equal, the next value takes the place of one.
     """
     ordered = np.sort(along)
-    n = len(ordered) - 1
-    low, high = ordered[int((0.5 - OVERLAP) * n)], ordered[-1 - int((0.5 - OVERLAP) * n)]
+    place = int((0.5 - OVERLAP) * (len(ordered) - 1))
+    low, high = ordered[place], ordered[-1 - place]
     if low < high:
         return low, high
     below, above = ordered[ordered < low], ordered[ordered > high]

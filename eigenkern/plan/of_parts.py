@@ -15,7 +15,10 @@ def plan_of_parts(shape, plan_of_part):
     """
     fit, n, k, size = Costs(shape), shape.n, shape.n_outputs, shape.itemsize
 
-    most = bisect_left(range(1, n + 1), True, key=lambda m: plan_of_part(m).method != "direct")
+    def is_too_large(m):
+        return plan_of_part(m).method != "direct"
+
+    most = bisect_left(range(1, n + 1), True, key=is_too_large)
     n_parts, part_rows = 1, n
     while part_rows > max(most, 1):
         n_parts, part_rows = 2 * n_parts, ceil((0.5 + OVERLAP) * part_rows)

@@ -301,5 +301,5 @@ def test_rows_that_are_not_in_memory(table, monkeypatch):
     found = model.predict(dask.from_array(X_new, chunks=(50, -1)))
     assert_allclose(np.asarray(found), expected)
     monkeypatch.setattr("eigenkern.arrays.memory.available", lambda *_: 10_000)
-    with pytest.raises(ValueError, match="600 rows as centers needs .* a sample"):
+    with pytest.raises(ValueError, match=r"600 rows as centers needs .* a sample"):
         model.fit(dask.from_array(X, chunks=(100, -1)), y)
