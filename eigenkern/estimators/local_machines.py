@@ -101,10 +101,11 @@ class LocalGradient:
 
     def block(self, start, stop, mix=None):
         """Return the gradients at rows [start:stop], shape (m, d, l)."""
-        values = self._machines._blended(self._rows[start:stop, :], slopes=True)
+        x, machines = self._rows[start:stop, :], self._machines
+        values = machines._blended(x, slopes=True, mix=mix)
         G = np.moveaxis(values[:, :, 1:], 1, 2)
-        G = self.xp.asarray(G if mix is None else G @ mix, device=self._device)
-        return self.xp.astype(G, self._machines.dual_coef_.dtype)
+        G = self.xp.asarray(G, device=self._device)
+        return self.xp.astype(G, machines.dual_coef_.dtype)
 
 
 class _LocalMachines:
@@ -129,7 +130,7 @@ class _LocalMachines:
     _task = None  # parts are no iterations: together they are the model
     _calibrates = True
     #: What shows a part, in place of `_say`.
-    _tell = None
+    _say_part = None
 
     def _progress(self):
         return None  # `PartSolver` shows the parts
@@ -147,7 +148,7 @@ class _LocalMachines:
         most = self._plan(shape_of(self, data)).part_rows
         partition, parts = _divided(data, most)
         problem = Problem(self.device, data.X)
-        solver = PartSolver(super()._prepare, data, parts, self._tell or self._say)
+        solver = PartSolver(super()._prepare, data, parts, self._say_part or self._say)
         kernel = make_kernel(self.kernel, self.bandwidth, data.X, data.rng)
 
         def attributes(solved):
@@ -181,8 +182,11 @@ class _LocalMachines:
     def _gradients(self, X):
         return LocalGradient(self, X)
 
-    def _blended(self, X, *, slopes=False):
-        """Return the values of rows on the host, and with `slopes` the gradients."""
+    def _blended(self, X, *, slopes=False, mix=None):
+        """Return the values of rows on the host, and with `slopes` the gradients.
+
+        With `mix` (l, r) they are those of combinations of the outputs.
+        """
         devices = compute_devices(self.device, X)
 
         def of_part(i, rows):
@@ -194,8 +198,9 @@ class _LocalMachines:
             values = to_numpy(K @ a + b).astype(np.float64)
             if not slopes:
                 return values
+            values = values if mix is None else values @ mix
             G = KernelGradient(self.kernel_, centers, coef, devices, rows)
-            G = to_numpy(G.block(0, rows.shape[0]))
+            G = to_numpy(G.block(0, rows.shape[0], mix))
             return np.concat([values[:, :, None], np.moveaxis(G, 1, 2)], axis=2)
 
         return self._partition.blended(X, of_part, slopes=slopes)

@@ -225,13 +225,15 @@ class MetricProblem:
             median = make_kernel(name, "median", X, rng).bandwidth
             model.set_params(kernel=name, bandwidth=width * median)
         model._tells_outcome = False  # the last fit speaks for all
-        model._tell = self._model._say
+        if estimator is not None:
+            model._say_part = self._model._say
         weights = data.weights
         if self._of_class is not None:  # probabilities don't respect those of classes
             own = self._of_class[data.groups]
             weights = np.where(own > 0, weights / np.where(own > 0, own, 1.0), 0.0)
         model.fit(X, data.labels, weights, **options)
-        del model._tells_outcome, model._tell
+        for name in ("_tells_outcome", "_say_part"):
+            vars(model).pop(name, None)
         return model
 
     def _error(self, model, root):
@@ -588,7 +590,8 @@ class _RecursiveFeatureMachine(
         Parameters
         ----------
         X : array of shape (n_samples, n_features)
-            Training rows; standardize features that have different units.
+            Training rows; standardize features that have different units. Rows that are
+            not in memory are read, for the default estimator.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label per row for a classifier.
         sample_weight : float or array of shape (n_samples,), default=None
@@ -600,7 +603,7 @@ class _RecursiveFeatureMachine(
             Weights of the rows of X_val.
         checkpoint : str, path or Checkpoint, default=None
             Folder to write the rounds so far to, once a minute or as often as a
-            `Checkpoint` says; epochs are rounds here.
+            `Checkpoint` says; epochs are rounds here, and in the end parts of the rows.
         resume : bool, default=False
             Continue bit for bit from what is in that folder; start anew if it is empty.
 
@@ -795,7 +798,8 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
         an estimator without one. Pass an int for reproducible results.
     verbose : int, default=0
         1 shows a line for each round: the squared error, or for classes the Brier
-        score, on the held-out rows, relative to that of a constant.
+        score, on the held-out rows, relative to that of a constant. Then one for each
+        part of the rows, if there are several.
 
     Attributes
     ----------
@@ -808,7 +812,10 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
         Share of each feature in the squared gradients of the model, in units of X; the
         sum is 1.
     estimator_ : estimator
-        Fitted to all rows of X R.
+        Fitted to all rows of X R; predicts like the default estimator if it consists of
+        several parts.
+    n_parts_ : int
+        Number of parts that the rows were divided into for this; see Notes.
     metric_kind_ : {"diagonal", "full"} or None
         Kind of the chosen metric; None: the plain kernel, ``metric_`` is the identity.
     n_rounds_ : int
@@ -843,6 +850,12 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     best diagonal metric is compared too: it suits tables whose features act one by one.
 
     The full metric starts from the best diagonal one.
+
+    More than some 8000 rows are divided for the last fit of the default estimator: in
+    halves along the direction in which the rows of X R vary most, until a part is small.
+    A tenth of the rows belongs to both halves, between which values are blended. Each
+    part is solved directly, with a penalty of its own. A given estimator is fitted to
+    all rows.
 
     Standardize features that have different units: the first model weights them alike.
 
@@ -906,7 +919,8 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         an estimator without one. Pass an int for reproducible results.
     verbose : int, default=0
         1 shows a line for each round: the squared error, or for classes the Brier
-        score, on the held-out rows, relative to that of a constant.
+        score, on the held-out rows, relative to that of a constant. Then one for each
+        part of the rows, if there are several.
 
     Attributes
     ----------
@@ -919,7 +933,10 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         Share of each feature in the squared gradients of the model, in units of X; the
         sum is 1.
     estimator_ : estimator
-        Fitted to all rows of X R.
+        Fitted to all rows of X R; predicts like the default estimator if it consists of
+        several parts.
+    n_parts_ : int
+        Number of parts that the rows were divided into for this; see Notes.
     metric_kind_ : {"diagonal", "full"} or None
         Kind of the chosen metric; None: the plain kernel, ``metric_`` is the identity.
     n_rounds_ : int
@@ -957,6 +974,12 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     softer metric often suit each other.
 
     The full metric starts from the best diagonal one.
+
+    More than some 8000 rows are divided for the last fit of the default estimator: in
+    halves along the direction in which the rows of X R vary most, until a part is small.
+    A tenth of the rows belongs to both halves, between which values are blended. Each
+    part is solved directly, with a penalty of its own. A given estimator is fitted to
+    all rows.
 
     Standardize features that have different units: the first model weights them alike.
 

@@ -18,7 +18,11 @@ import scipy.linalg
 from ..arrays.array import device_of, namespace, slices, take, to_numpy
 from ..arrays.linalg import large_product
 
-# w: so much of a part, on either side of its median, belongs to both halves.
+# w: so much of a part, on either side of its median, belongs to both halves. RMSE over
+# that of all rows, 8 or 16 parts of 6000 rows, w = 0, .05, .1: california_housing 1.02,
+# 1.01, 1.00, Friedman's function 1.10, 1.03, 1.04, a function of four of 20 directions
+# 1.29, 1.12, 1.12, the last with twice the parts. With random directions and w = .1
+# 1.03, 1.07, 1.14, with those of the gradients .99, 1.12, 1.15.
 OVERLAP = 0.05
 # A half with less than this part of the rows is avoided, if another direction does so:
 # many rows may have the same u'x.

@@ -238,6 +238,23 @@ def test_classes_of_which_parts_lack_some(n_classes, table, rng):
     assert gained > 0
 
 
+@pytest.mark.filterwarnings("ignore:.* learned nothing")
+def test_equal_rows_only(table):
+    X, y, _ = table
+    X = np.ones_like(X[:200])
+    model = machine().fit(X, y[:200])
+    assert_allclose(model.predict(X[:1]), y[:200].mean())
+    model = machine(RFMClassifier).fit(X, np.arange(200) % 4 == 0)
+    assert_allclose(model.predict_proba(X[:1]), [[0.75, 0.25]], atol=0.02)
+
+
+def test_more_outputs_than_are_differentiated_one_by_one(table, rng):
+    X, y, _ = table
+    model = machine(max_rounds=0).fit(X, y[:, None] * rng.normal(size=12))
+    one = machine(max_rounds=0).fit(X, y)
+    assert_allclose(model.feature_importances_, one.feature_importances_, atol=0.05)
+
+
 def test_pickles(table):
     X, y, X_new = table
     model = machine().fit(X, y)
