@@ -245,7 +245,7 @@ def test_equal_rows_only(table):
     model = machine().fit(X, y[:200])
     assert_allclose(model.predict(X[:1]), y[:200].mean())
     model = machine(RFMClassifier).fit(X, np.arange(200) % 4 == 0)
-    assert_allclose(model.predict_proba(X[:1]), [[0.75, 0.25]], atol=0.02)
+    assert_allclose(model.predict_proba(X[:1]), [[0.75, 0.25]], atol=0.1)
 
 
 def test_more_outputs_than_are_differentiated_one_by_one(table, rng):
