@@ -852,7 +852,7 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     The full metric starts from the best diagonal one.
 
     More than some 8000 rows are divided for the last fit of the default estimator: in
-    halves along the direction in which the rows of X R vary most, until a part is small.
+    halves along the direction in which the rows of X R vary most, until all are small.
     A tenth of the rows belongs to both halves, between which values are blended. Each
     part is solved directly, with a penalty of its own. A given estimator is fitted to
     all rows.
@@ -976,7 +976,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     The full metric starts from the best diagonal one.
 
     More than some 8000 rows are divided for the last fit of the default estimator: in
-    halves along the direction in which the rows of X R vary most, until a part is small.
+    halves along the direction in which the rows of X R vary most, until all are small.
     A tenth of the rows belongs to both halves, between which values are blended. Each
     part is solved directly, with a penalty of its own. A given estimator is fitted to
     all rows.
