@@ -19,6 +19,7 @@ from sklearn.base import (
 )
 from sklearn.utils.metaestimators import available_if
 
+from ..arrays import memory
 from ..arrays.array import (
     ArrayLike,
     RandomState,
@@ -43,6 +44,7 @@ from ..fitting.validation import (
     check_one_of,
     check_rows,
     on_its_device,
+    replaced_parameters,
     warn_user,
 )
 from ..kernels import Kernel
@@ -55,10 +57,11 @@ from ..problems.data import LeftOut, draw, hold_out
 from ..problems.kernel_parameters import make_kernel
 from ..problems.problem import take
 from ..rows.frames import FrameRows
-from ..rows.lazy_rows import MappedRows, by_rows, is_lazy
+from ..rows.lazy_rows import MappedRows, by_rows, in_memory, is_lazy
 from ..rows.robust import cast, frame_of_distances, sampled, without_far_values
 from .eigenpro import EigenProClassifier, EigenProRegressor
 from .gradients import is_on_kernels, mean_outer_product
+from .local_machines import LocalClassifier, LocalRegressor
 from .tables import Columns, Preparation, prepared
 
 # Share of the plain metric in the learned one, so that features that matter little to
@@ -190,6 +193,7 @@ class MetricProblem:
 
     def __init__(self, model, estimator, data, of_class):
         self._estimator, self._of_class = estimator, of_class
+        self._model = model
         self.known, self.xp, self.device = [], namespace(data.X), device_of(data.X)
         labels = data.groups is not None
         self._error_of = _brier_score_of_best_scale if labels else _squared_error
@@ -272,12 +276,15 @@ class MetricProblem:
         self._validation = scored.X, scored.targets, scored.weights
         return True
 
-    def _fit(self, root, kernel, data, *, n_left_out=0, **parameters):
+    def _fit(
+        self, root, kernel, data, *, local=None, n_left_out=0, keep=None, **parameters
+    ):
         """Return a model, with other parameters, fitted to the rows of X R.
 
-        For `n_left_out` see `_EigenPro`.
+        It is a clone of the estimator, or of `local`, a model of parts, with the
+        arguments `keep` of a checkpoint. For `n_left_out` see `_EigenPro`.
         """
-        model, X = clone(self._estimator), mapped(data.X, root)
+        model, X = clone(local or self._estimator), mapped(data.X, root)
         if kernel is not None:
             name, width = kernel
             rng = np.random.RandomState(model.random_state)
@@ -286,12 +293,14 @@ class MetricProblem:
         model._tells_outcome = False  # the last fit speaks for all
         if hasattr(model, "_n_left_out"):
             model._n_left_out = n_left_out
+        if local is not None:
+            model._say_part = self._model._say
         weights = data.weights
         if self._of_class is not None:  # probabilities don't respect those of classes
             own = self._of_class[data.groups]
             weights = np.where(own > 0, weights / np.where(own > 0, own, 1.0), 0.0)
-        model.fit(X, data.labels, weights)
-        for name in ("_tells_outcome", "_n_left_out"):
+        model.fit(X, data.labels, weights, **(keep or {}))
+        for name in ("_tells_outcome", "_n_left_out", "_say_part"):
             vars(model).pop(name, None)
         return model
 
@@ -455,12 +464,20 @@ class MetricProblem:
         rng = np.random.RandomState(self._seed)
         return mean_outer_product(gradients, kind, self._graded.weights, rng)
 
+    def _fit_to_all(self, chosen):
+        """Return a model of all rows, in parts if the plan says so."""
+        data = self._everything
+        n_left_out = ERROR_BAR_ROWS if data.groups is None else 0
+        given = {"n_left_out": n_left_out}
+        if "n_parts" in self.plan.fits[-1].chosen:
+            checkpoint = self._model._checkpoint_of_parts
+            given["local"] = self._model._local(**self._estimator.get_params())
+            given["keep"] = {"checkpoint": checkpoint, "resume": checkpoint is not None}
+        return self._fit(chosen.root, chosen.kernel, data, **given)
+
     def fitted_attributes(self, chosen):
         """Return the attributes of a round's metric, with a model of all rows."""
-        fit, some = (chosen.root, chosen.kernel), ERROR_BAR_ROWS
-        if self._everything.groups is not None:  # labels have probabilities
-            some = 0
-        model = self._fit(*fit, self._everything, n_left_out=some)
+        model = self._fit_to_all(chosen)
         left_out = vars(model).pop("_left_out", None)
         importances = to_numpy(self._outer_product(model, chosen.root, "diagonal"))
         importances /= importances.sum() or 1.0
@@ -476,7 +493,10 @@ class MetricProblem:
             "feature_importances_": self._as_features(importances),
             "metric_kind_": chosen.kind,
             "n_rounds_": chosen.number,
-            "_error_bars": self._error_bars(*fit, model, left_out),
+            "n_parts_": getattr(model, "n_parts_", 1),
+            "_error_bars": self._error_bars(
+                chosen.root, chosen.kernel, model, left_out
+            ),
         }
 
     def _error_bars(self, root, kernel, model, left_out):
@@ -645,10 +665,11 @@ class _RecursiveFeatureMachine(
 ):
     _task = "round"
     _coef_attribute = "metric_root_"
-    _in_memory_unless = "a sample of them"
     _takes_constant_targets = False  # its estimator does so
     _takes_tables = True
     _takes_less = ("n_centers", "max_metric_rows", "max_gradient_rows")
+    #: Of the last fit, while one goes on that has checkpoints.
+    _checkpoint_of_parts = None
 
     def __init__(
         self,
@@ -726,7 +747,8 @@ class _RecursiveFeatureMachine(
         Parameters
         ----------
         X : array or DataFrame of shape (n_samples, n_features)
-            Training rows; may hold missing values, and a DataFrame categories.
+            Training rows; may hold missing values, and a DataFrame categories. Rows
+            that are not in memory are read, for the default estimator.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label per row for a classifier.
         sample_weight : float or array of shape (n_samples,), default=None
@@ -738,7 +760,7 @@ class _RecursiveFeatureMachine(
             Weights of the rows of X_val.
         checkpoint : str, path or Checkpoint, default=None
             Folder to write the rounds so far to, once a minute or as often as a
-            `Checkpoint` says; epochs are rounds here.
+            `Checkpoint` says; epochs are rounds here, and in the end parts of the rows.
         resume : bool, default=False
             Continue bit for bit from what is in that folder; start anew if it is empty.
 
@@ -780,6 +802,8 @@ class _RecursiveFeatureMachine(
     def _validate(self, X, y, sample_weight, *validation):
         """Return the validated data, with columns of numbers that are not scaled."""
         data = super()._validate(X, y, sample_weight, *validation)
+        if is_lazy(data.X):
+            data = self._read(data)
         scalings = _SCALINGS if self.scaling == "auto" else (self.scaling,)
         self._preparation = Preparation()
         X = self._preparation.fit(self._columns, data, scalings)
@@ -789,13 +813,28 @@ class _RecursiveFeatureMachine(
             data = replace(data, validation=(X_val, *others))
         return data if X is data.X else replace(data, X=X)  # with known ranks
 
+    def _fit_to(self, data, callbacks, keeper):
+        inside = {}
+        if keeper is not None:
+            inside = {"_checkpoint_of_parts": keeper.within("parts")}
+        with replaced_parameters(self, inside):
+            return super()._fit_to(data, callbacks, keeper)
+
     def _holds_out(self, n):
         return True
 
     def _parts(self, n):
         return super()._parts(min(n, self.max_metric_rows))
 
+    @property
+    def _in_memory_unless(self):
+        return None if self.estimator is None else "a sample of them"
+
     def _plan(self, shape):
+        if is_lazy(shape.X):  # a stand-in, of which nothing is read
+            zero = np.zeros((1, 1), shape.X.dtype)
+            shape = replace(shape, X=np.broadcast_to(zero, shape.X.shape))
+
         def plan_of_fit(kernel, m):
             inner = clone(self._inner())
             if kernel is not None:
@@ -816,6 +855,15 @@ class _RecursiveFeatureMachine(
         problem = MetricProblem(self, estimator, data, of_class)
         rule = RoundRule(problem, self._n_iterations, self._tell)
         return problem, SavedRounds(problem, rule, problem.plan.n_rounds), {}, rule
+
+    def _read(self, data):
+        """Return data whose rows are in memory: all become centers of the model."""
+        n, d = data.X.shape
+        needed = 1e6 * plan_of(self, data.X, data.targets.shape[1]).memory["total"]
+        needed += n * d * data.X.dtype.itemsize
+        needs = f"a model with {n} rows as centers needs {needed / 1e6:.0f} MB"
+        memory.check(needed, *location_of(data.X), needs, "pass a sample of the rows")
+        return replace(data, X=in_memory(data.X))
 
     @property
     def _n_iterations(self):
@@ -967,7 +1015,8 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
         an estimator without one. Pass an int for reproducible results.
     verbose : int, default=0
         1 shows a line for each round: the squared error, or for classes the Brier
-        score, on the held-out rows, relative to that of a constant.
+        score, on the held-out rows, relative to that of a constant. Then one for each
+        part of the rows, if there are several.
 
     Attributes
     ----------
@@ -985,7 +1034,10 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
         Share of each column of X, as it was passed, in the squared gradients of the
         model, in units of the prepared columns that come from it; the sum is 1.
     estimator_ : estimator
-        Fitted to all rows of X R, X prepared.
+        Fitted to all rows of X R, X prepared; predicts like the default estimator if it
+        consists of several parts.
+    n_parts_ : int
+        Number of parts that the rows were divided into for this; see Notes.
     metric_kind_ : {"diagonal", "full"} or None
         Kind of the chosen metric; None: the plain kernel, ``metric_`` is the identity.
     n_rounds_ : int
@@ -1046,6 +1098,12 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     nested columns are errors, and so is text in an array. All arrays are prepared on
     the host.
 
+    More than some 8000 rows are divided for the last fit of the default estimator: in
+    halves along the direction in which the rows of X R vary most, until all are small.
+    A tenth of the rows belongs to both halves, between which values are blended. Each
+    part is solved directly, with a penalty of its own. A given estimator is fitted to
+    all rows.
+
     References
     ----------
     Radhakrishnan, Beaglehole, Pandit and Belkin, "Mechanism for feature learning in
@@ -1072,7 +1130,7 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     True
     """
 
-    _default = EigenProRegressor
+    _default, _local = EigenProRegressor, LocalRegressor
 
     @on_its_device
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
@@ -1170,7 +1228,8 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         an estimator without one. Pass an int for reproducible results.
     verbose : int, default=0
         1 shows a line for each round: the squared error, or for classes the Brier
-        score, on the held-out rows, relative to that of a constant.
+        score, on the held-out rows, relative to that of a constant. Then one for each
+        part of the rows, if there are several.
 
     Attributes
     ----------
@@ -1188,7 +1247,10 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         Share of each column of X, as it was passed, in the squared gradients of the
         model, in units of the prepared columns that come from it; the sum is 1.
     estimator_ : estimator
-        Fitted to all rows of X R, X prepared.
+        Fitted to all rows of X R, X prepared; predicts like the default estimator if it
+        consists of several parts.
+    n_parts_ : int
+        Number of parts that the rows were divided into for this; see Notes.
     metric_kind_ : {"diagonal", "full"} or None
         Kind of the chosen metric; None: the plain kernel, ``metric_`` is the identity.
     n_rounds_ : int
@@ -1243,6 +1305,12 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     nested columns are errors, and so is text in an array. All arrays are prepared on
     the host.
 
+    More than some 8000 rows are divided for the last fit of the default estimator: in
+    halves along the direction in which the rows of X R vary most, until all are small.
+    A tenth of the rows belongs to both halves, between which values are blended. Each
+    part is solved directly, with a penalty of its own. A given estimator is fitted to
+    all rows.
+
     References
     ----------
     Radhakrishnan, Beaglehole, Pandit and Belkin, "Mechanism for feature learning in
@@ -1264,7 +1332,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     [0, 1, 2]
     """
 
-    _default = EigenProClassifier
+    _default, _local = EigenProClassifier, LocalClassifier
 
     def __init__(
         self,

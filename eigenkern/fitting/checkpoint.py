@@ -262,6 +262,10 @@ class Keeper:
         text = f"checkpoint={str(self._folder)!r}: cannot {verb} this folder: {reason}"
         return OSError(text) if error.errno is None else OSError(error.errno, text)
 
+    def within(self, name):
+        """Return the `Checkpoint` of a fit within this one, in a folder inside."""
+        return replace(self._checkpoint, folder=self._folder / name)
+
     def prepare(self, estimator, data):
         """Return ``estimator._prepare(data)`` with the sizes that the checkpoint has.
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from ..arrays import memory
 from .costs import Costs
+from .of_parts import plan_of_parts
 
 # Maximum number of features for which "auto" tries a full metric: its root takes 0.2 s
 # per round there, and 1.1 s for twice as many features.
@@ -84,6 +85,9 @@ def plan_of_rounds(shape, plan_of_fit):
     n_graded = min(n_part, e.max_gradient_rows)
     sizes = n_part, n_compared, n
     fits = part, compared, final = [plan_of_fit(kernels[0], m) for m in sizes]
+    if e.estimator is None and final.method != "direct":
+        final = plan_of_parts(final.shape, lambda m: plan_of_fit(kernels[0], m))
+        fits = part, compared, final
     shape = replace(shape, kernel=final.shape.kernel)
     fit, size = Costs(shape), shape.itemsize
     n_fits = 1 + len(kinds) * min(e.max_rounds, _USUAL_ROUNDS)
@@ -98,7 +102,7 @@ def plan_of_rounds(shape, plan_of_fit):
     def include(one, n_times, factor_size):
         fit.includes(one.costs, n_times)
         if one.method == "direct":  # such penalties need a factor in double precision
-            m = one.n_samples
+            m = one.chosen.get("part_rows", one.n_samples)
             fit.uses(factor_size * m**2 * (1 + 3 / 64) + fit.tiles(shape.matrix(m, m)))
 
     include(part, n_fits, size)

@@ -960,7 +960,7 @@ def test_unknown_chunks():
         (NystromRegressor(n_centers=9, centers="kmeans"), "pass centers='uniform'"),
         (EigenProRegressor(n_centers=9, centers="kmeans"), "pass centers='uniform'"),
         (DSGRegressor(), "pass pieces of them to partial_fit"),
-        (RFMRegressor(), "in memory"),
+        (RFMRegressor(EigenProRegressor()), "in memory"),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -1,0 +1,214 @@
+"""Local kernel machines: one for every part of the rows, solved directly."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from ..arrays.array import move, namespace, take, to_numpy
+from ..arrays.devices import compute_devices
+from ..fitting.planning import shape_of
+from ..fitting.rules import Rule, train
+from ..methods.local import partitioned
+from ..methods.state import Saved, State
+from ..operators.gradient import KernelGradient
+from ..operators.sharded import kernel_operator
+from ..plan.of_epochs import plan_on_rows
+from ..plan.of_parts import plan_of_parts
+from ..problems.data import OutOfSample
+from ..problems.kernel_parameters import make_kernel
+from ..problems.problem import Problem
+from ..rows.robust import cast
+from ..rows.transfer import StreamedRows
+from .eigenpro import EigenProClassifier, EigenProRegressor
+
+
+class PartSolver(Saved):
+    """Solves one part after the other; ``solve(data)`` prepares the fit to one."""
+
+    _saved = ("n_done",)
+
+    def __init__(self, solve, data, parts, say):
+        self._solve, self._data, self._parts, self._say = solve, data, parts, say
+        self.n_done = 0
+
+    def __next__(self):
+        rows, n_parts = self._parts[self.n_done], len(self._parts)
+        self.n_done += 1
+        self._say(f"part {self.n_done} of {n_parts}: {len(rows)} rows")
+        _, solver, chosen, rule = self._solve(self._data.take(rows))
+        train(solver, rule)
+        found, left_out = chosen | rule.fitted_attributes(), rule.out_of_sample()
+        names = "dual_coef_", "intercept_", "alpha_"
+        part = {name: found[name] for name in names}
+        part["left_out"] = None if left_out is None else list(left_out)
+        return State(part, loss=float(found["loss_curve_"][-1]))
+
+
+class PartRule(Rule):
+    """All parts are the model."""
+
+    _saved = ("parts", "losses")
+
+    def __init__(self, n_parts, attributes):
+        self.max_iter, self._attributes = n_parts, attributes
+        self.parts, self.losses = [], []
+
+    def update(self, state):
+        """Record a part; return whether it is the last."""
+        self.parts.append(state.coef)
+        self.losses.append(state.loss)
+        return len(self.parts) == self.max_iter
+
+    def out_of_sample(self):
+        """Return the left-out values of all parts, which epochs may not have."""
+        found = [one["left_out"] for one in self.parts if one["left_out"] is not None]
+        if not found:
+            return None
+        *arrays, counts = zip(*found, strict=True)
+        return OutOfSample(*map(np.concatenate, arrays), sum(counts))
+
+    def fitted_attributes(self, interrupted=False):
+        """Return the attributes of the model."""
+        return self._attributes(self.parts)
+
+
+def _divided(data, most):
+    """Return a `Partition` of the rows, and those of each part: equal ones go together.
+
+    Equal rows are one row of the solution, so that `most` is a number of distinct rows.
+    """
+    first, which = data.distinct(np.arange(len(data.targets)))
+    if len(first) == len(which):
+        return partitioned(data.X, most, data.rng)
+    partition, parts = partitioned(take(data.X, first), most, data.rng)
+
+    def members(part):
+        own = np.zeros(len(first), dtype=bool)
+        own[part] = True
+        return np.flatnonzero(own[which])
+
+    return partition, [members(part) for part in parts]
+
+
+class LocalGradient:
+    """Gradients of the blended values of some machines at the rows of X (m, d)."""
+
+    def __init__(self, machines, X):
+        devices = compute_devices(machines.device, X)
+        self.xp, self._device = devices[0]
+        self._machines, self._rows = machines, StreamedRows(X, *devices[0])
+        self.shape = *X.shape, machines.intercept_.shape[0]
+
+    def block(self, start, stop, mix=None):
+        """Return the gradients at rows [start:stop], shape (m, d, l)."""
+        x, machines = self._rows[start:stop, :], self._machines
+        values = machines._blended(x, slopes=True, mix=mix)
+        G = np.moveaxis(values[:, :, 1:], 1, 2)
+        G = self.xp.asarray(G, device=self._device)
+        return self.xp.astype(G, machines.dual_coef_.dtype)
+
+
+class _LocalMachines:
+    """EigenPro of parts of the rows, each solved directly, in place of all rows.
+
+    Rows are divided as `methods.local` says. `bandwidth` must be a number: one for all
+    parts; each has a penalty of its own.
+
+    Attributes
+    ----------
+    n_parts_ : int
+    centers_ : array of shape (n, d)
+        The rows with weight.
+    dual_coef_ : array of shape (N, l)
+        Coefficients of one part after the other; `_members` are their rows in
+        `centers_`, and `_starts` where each part begins.
+    intercept_ : array of shape (l,)
+        The mean of those of the parts, from which `_intercepts` are measured.
+    alpha_ : ndarray of shape (n_parts,)
+    """
+
+    _task = None  # parts are no iterations: together they are the model
+    _calibrates = True
+    #: What shows a part, in place of `_say`.
+    _say_part = None
+
+    def _progress(self):
+        return None  # `PartSolver` shows the parts
+
+    def _plan(self, shape):
+        def plan_of_part(m):
+            return plan_on_rows(replace(shape, X=shape.X[:m, :], n_train=m))
+
+        return plan_of_parts(shape, plan_of_part)
+
+    def _prepare(self, data):
+        rows = data.rows_with_weight()
+        if len(rows) < len(data.targets):
+            data = data.take(rows)
+        most = self._plan(shape_of(self, data)).part_rows
+        partition, parts = _divided(data, most)
+        problem = Problem(self.device, data.X)
+        solver = PartSolver(super()._prepare, data, parts, self._say_part or self._say)
+        kernel = make_kernel(self.kernel, self.bandwidth, data.X, data.rng)
+
+        def attributes(solved):
+            xp, coefs = namespace(data.X), [part["dual_coef_"] for part in solved]
+            if any(coef.dtype == xp.float64 for coef in coefs):
+                coefs = [xp.astype(coef, xp.float64, copy=False) for coef in coefs]
+            intercepts = xp.stack([part["intercept_"] for part in solved])
+            intercepts = xp.astype(intercepts, coefs[0].dtype)
+            mean = xp.mean(intercepts, axis=0)
+            return {
+                "n_parts_": len(parts),
+                "dual_coef_": xp.concat(coefs),
+                "intercept_": mean,
+                "_intercepts": intercepts - mean,
+                "alpha_": np.array([part["alpha_"] for part in solved]),
+                "kernel_": kernel,
+                "bandwidth_": getattr(kernel, "bandwidth", None),
+                "centers_": data.X,
+                "_members": np.concatenate(parts),
+                "_starts": np.cumsum([0, *map(len, parts)]),
+                "_partition": partition,
+            }
+
+        return problem, solver, {}, PartRule(len(parts), attributes)
+
+    def _expand(self, X):
+        xp, device = compute_devices(self.device, X)[0]
+        F = xp.asarray(self._blended(X), device=device)
+        return xp.astype(F, self.dual_coef_.dtype)
+
+    def _gradients(self, X):
+        return LocalGradient(self, X)
+
+    def _blended(self, X, *, slopes=False, mix=None):
+        """Return the values of rows on the host, and with `slopes` the gradients.
+
+        With `mix` (l, r) they are those of combinations of the outputs.
+        """
+        devices = compute_devices(self.device, X)
+
+        def of_part(i, rows):
+            own = slice(self._starts[i], self._starts[i + 1])
+            coef = self.dual_coef_[own, :]
+            centers = cast(take(self.centers_, self._members[own]), coef.dtype)
+            a, b = (move(v, *devices[0]) for v in (coef, self._intercepts[i, :]))
+            K = kernel_operator(self.kernel_, centers, devices, rows)
+            values = to_numpy(K @ a + b).astype(np.float64)
+            if not slopes:
+                return values
+            values = values if mix is None else values @ mix
+            G = KernelGradient(self.kernel_, centers, coef, devices, rows)
+            G = to_numpy(G.block(0, rows.shape[0], mix))
+            return np.concat([values[:, :, None], np.moveaxis(G, 1, 2)], axis=2)
+
+        return self._partition.blended(X, of_part, slopes=slopes)
+
+
+class LocalRegressor(_LocalMachines, EigenProRegressor):
+    """Local kernel machines with targets."""
+
+
+class LocalClassifier(_LocalMachines, EigenProClassifier):
+    """Local kernel machines with labels."""
