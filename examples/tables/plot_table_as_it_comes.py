@@ -7,8 +7,8 @@ gradient boosting in scikit-learn, and predicts better where the target is smoot
 """
 
 # %%
-# A made-up table of flats. The rent depends on the size, the age, the heating and the
-# distance from the center, and on the district, of which there are nine. Every sixth age
+# A made-up table of flats. The rent depends on the size, the age, the heating, the
+# distance from the center, and the district, of which there are nine. Every sixth age
 # is missing, and the floor does not matter.
 import matplotlib.pyplot as plt
 import numpy as np
