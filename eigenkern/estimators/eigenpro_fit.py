@@ -289,7 +289,8 @@ class OnRows(Basis):
         left_out = self.merged.left_out(*sets)
         chosen = {"alpha_": ridge / n, "cache_size_": n**2 * K.itemsize / 1e6}
         if some:
-            left = self.merged.observations_left_out(*sets, found.ridge)
+            last = (part[-some:] for part in sets)
+            left = self.merged.observations_left_out(*last, found.ridge)
             chosen["_left_out"] = left
         return found.coef, loss, chosen, left_out
 

@@ -14,7 +14,7 @@ from ..operators.gradient import KernelGradient
 from ..operators.sharded import kernel_operator
 from ..plan.of_epochs import plan_on_rows
 from ..plan.of_parts import plan_of_parts
-from ..problems.data import OutOfSample
+from ..problems.data import LeftOut, OutOfSample
 from ..problems.kernel_parameters import make_kernel
 from ..problems.problem import Problem
 from ..rows.robust import cast
@@ -41,6 +41,8 @@ class PartSolver(Saved):
         names = "dual_coef_", "intercept_", "alpha_"
         part = {name: found[name] for name in names}
         part["left_out"] = None if left_out is None else list(left_out)
+        if "_left_out" in found:
+            part["observations"] = list(found["_left_out"])
         return State(part, loss=float(found["loss_curve_"][-1]))
 
 
@@ -88,6 +90,44 @@ def _divided(data, most):
         return np.flatnonzero(own[which])
 
     return partition, [members(part) for part in parts]
+
+
+def _left_out_of_parts(data, parts, solved):
+    """Return the `LeftOut` of all parts together, or None.
+
+    Rows that one part leaves out are no rows of the others' Gaussian process.
+    """
+    found = [
+        (rows, LeftOut(*part["observations"]))
+        for rows, part in zip(parts, solved, strict=True)
+        if "observations" in part
+    ]
+    if not found:
+        return None
+    out = np.zeros(len(data.targets), dtype=bool)
+    own = np.full(len(out), np.nan)  # c / w
+    for rows, part in found:
+        k = part.n_others
+        out[rows[part.rows[k:]]] = True
+        few = part.rows[: len(part.rows) - k]
+        own[rows[few]] = part.ridges[: len(few)]
+    others = np.flatnonzero(~out & ~np.isnan(own))
+    others = data.rng.permutation(others)
+    mean = data.weights_of(np.arange(len(out))).mean()
+    weights = [data.weights_of(rows).mean() / mean * one.weights for rows, one in found]
+    found = [one for _, one in found]
+    xp = namespace(data.X)
+    return LeftOut(
+        xp.concat([one.X for one in found]),
+        np.concatenate([one.values for one in found]),
+        np.concatenate([one.targets for one in found]),
+        np.concatenate(weights),
+        None,
+        others,
+        own[others],
+        len(others),
+        float(np.mean([one.ratio for one in found])),
+    )
 
 
 class LocalGradient:
@@ -151,14 +191,20 @@ class _LocalMachines:
         solver = PartSolver(super()._prepare, data, parts, self._say_part or self._say)
         kernel = make_kernel(self.kernel, self.bandwidth, data.X, data.rng)
 
+        # Some of each part are left out, and the others tell the variance there.
+        some = -(-self._n_left_out // len(parts))
+        self._n_left_out = min(some, min(map(len, parts)) // 3)
+
         def attributes(solved):
+            observations = _left_out_of_parts(data, parts, solved)
+            some = {} if observations is None else {"_left_out": observations}
             xp, coefs = namespace(data.X), [part["dual_coef_"] for part in solved]
             if any(coef.dtype == xp.float64 for coef in coefs):
                 coefs = [xp.astype(coef, xp.float64, copy=False) for coef in coefs]
             intercepts = xp.stack([part["intercept_"] for part in solved])
             intercepts = xp.astype(intercepts, coefs[0].dtype)
             mean = xp.mean(intercepts, axis=0)
-            return {
+            return some | {
                 "n_parts_": len(parts),
                 "dual_coef_": xp.concat(coefs),
                 "intercept_": mean,

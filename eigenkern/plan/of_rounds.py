@@ -115,9 +115,10 @@ def plan_of_rounds(shape, plan_of_fit):
     fit.holds("data copy", n * d * size)
     include(final, 1, 8)
     if not shape.labels:
-        m = n if n <= ERROR_BAR_ROWS else min(ERROR_BAR_ROWS, n // 2)
-        if final.method == "direct":
-            fit.uses(8 * (n**2 + 2 * m**2))  # the inverse of that part of the factor
+        if final.method == "direct":  # the inverse of that part of the factor
+            p = min(n, final.chosen.get("part_rows", n))
+            m = p if p <= ERROR_BAR_ROWS else min(ERROR_BAR_ROWS, p // 2)
+            fit.uses(8 * (p**2 + 2 * m**2))
         m = min(n, ERROR_BAR_ROWS)
         fit.holds("error bars", 8 * m * (m + 3 * d))
         fit.uses(3 * 8 * m**2)  # an eigendecomposition

@@ -320,3 +320,24 @@ def test_rows_that_are_not_in_memory(table, monkeypatch):
     monkeypatch.setattr("eigenkern.arrays.memory.available", lambda *_: 10_000)
     with pytest.raises(ValueError, match=r"600 rows as centers needs .* a sample"):
         model.fit(dask.from_array(X, chunks=(100, -1)), y)
+
+
+@pytest.mark.parametrize("weights", [None, "pattern"])
+def test_standard_deviations_of_parts(weights, rng):
+    X = rng.standard_normal((2600, 3))
+    noise = 0.1 + 0.4 * (X[:, 0] > 0)
+    y = function(X) + noise * rng.standard_normal(2600)
+    if weights is not None:
+        weights = 1.0 + np.arange(600) % 2
+    model = machine().fit(X[:600], y[:600], weights)
+    assert model.n_parts_ == 8 and not hasattr(model.estimator_, "_left_out")
+    mean, std = model.predict(X[600:], return_std=True)
+    assert_array_equal(mean, model.predict(X[600:]))
+    inside = np.abs(y[600:] - mean) < 1.645 * std
+    assert 0.86 < inside.mean() < 0.94
+    quiet, loud = (std[part].mean() for part in (X[600:, 0] < -0.3, X[600:, 0] > 0.3))
+    assert loud > 1.3 * quiet
+    far = model.predict(1e3 + X[:5], return_std=True)[1]
+    assert_allclose(far, np.std(y[:600]), rtol=0.1)
+    other = pickle.loads(pickle.dumps(model))
+    assert_array_equal(other.predict(X[600:], return_std=True)[1], std)
