@@ -222,7 +222,7 @@ def test_a_warm_start_goes_on_with_the_penalty(data):
 def test_double_precision_solves_what_single_does_not(data, monkeypatch):
     X, Y, *_ = data
     K = TiledKernel(Gaussian(3.0), X)
-    a, residual, _ = solve_directly(K, Y, None, ridge=1e-6)
+    a, residual, *_ = solve_directly(K, Y, None, ridge=1e-6)
     assert_allclose(residual, 1e-6 * a, atol=1e-8)  # |a| is up to 7e5
     monkeypatch.setattr(direct, "_SINGLE_EPS", 0.0)  # single precision first
     found, *_ = solve_directly(K, Y, None, ridge=1e-6)
