@@ -151,8 +151,8 @@ class LocalGradient:
 class _LocalMachines:
     """EigenPro of parts of the rows, each solved directly, in place of all rows.
 
-    Rows are divided as `methods.local` says. `bandwidth` must be a number: one for all
-    parts; each has a penalty of its own.
+    Rows are divided as `methods.local` says. All parts have one bandwidth, and each a
+    penalty of its own.
 
     Attributes
     ----------
@@ -180,6 +180,14 @@ class _LocalMachines:
             return plan_on_rows(replace(shape, X=shape.X[:m, :], n_train=m))
 
         return plan_of_parts(shape, plan_of_part)
+
+    def _replaced(self, data):
+        """Return parameters of the fit, with a number as the bandwidth of all parts."""
+        rows, found = data.rows_with_weight(), super()._replaced(data)
+        X, Y, w = take(data.X, rows), data.targets[rows], data.weights_of(rows)
+        given = self.kernel, self.bandwidth, X, data.rng, Y, w, data
+        kernel = make_kernel(*given, dtype=np.dtype(float))
+        return found | {"bandwidth": getattr(kernel, "bandwidth", self.bandwidth)}
 
     def _prepare(self, data):
         rows = data.rows_with_weight()

@@ -804,6 +804,7 @@ class _RecursiveFeatureMachine(
         data = super()._validate(X, y, sample_weight, *validation)
         if is_lazy(data.X):
             data = self._read(data)
+            self._columns = Columns(data.X, self.categorical_features)
         scalings = _SCALINGS if self.scaling == "auto" else (self.scaling,)
         self._preparation = Preparation()
         X = self._preparation.fit(self._columns, data, scalings)
@@ -1080,11 +1081,11 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     Standard deviations are those of the Gaussian process whose mean is the model, on at
     most 1000 rows, scaled to agree with the residuals of up to 1000 rows left out one
     by one, and larger or smaller where these are; far from all rows they are that of
-    the targets. Copies of a row count as one with their weight, and a `sample_weight`
-    as the inverse of the noise's variance. An estimator that is not solved directly is
-    measured on the held-out rows, if there are 20 rows or more; `NystromRegressor`
-    returns its own standard deviations, and quantiles have none. A model keeps 8 MB for
-    them.
+    the targets (with the scalings "normal" and "robust" no row is far). Copies of a row
+    count as one with their weight, and a `sample_weight` as the inverse of the noise's
+    variance. An estimator that is not solved directly is measured on the held-out rows,
+    if there are 20 rows or more; `NystromRegressor` returns its own standard
+    deviations, and quantiles have none. A model keeps 8 MB for them.
 
     The full metric starts from the best diagonal one.
 

@@ -137,10 +137,11 @@ def test_without_a_factor_it_is_calibrated_as_well():
     assert 0.87 < inside.mean() < 0.94
 
 
-def test_far_rows_are_as_uncertain_as_the_targets(fitted):
-    given, X, y = fitted
+def test_far_rows_are_as_uncertain_as_the_targets():
+    X, y = drawn(150)
+    given = RFMRegressor(INNER, scaling="standard", **OPTIONS).fit(X, y)
     weights = np.random.RandomState(0).uniform(0.5, 2, 150)
-    weighted = RFMRegressor(**OPTIONS).fit(X, y, weights)
+    weighted = RFMRegressor(scaling="standard", **OPTIONS).fit(X, y, weights)
     for model, w in ((given, np.ones(150)), (weighted, weights)):
         mean, std = model.predict(np.full((2, 4), 1e6), return_std=True)
         average = np.average(y, weights=w)

@@ -174,7 +174,8 @@ def test_the_plan_knows_the_parts(table):
     assert plan.fits[-1].n_parts == machine().fit(X, y).n_parts_ == 8
     few, many = (estimate(machine(), n, 3) for n in (5000, 40_000))
     assert 5 < many.fits[-1].flops / few.fits[-1].flops < 16
-    assert few.memory["total"] < many.memory["total"] < 30
+    # not the 12 800 MB of one factor; 17 MB are for error bars
+    assert few.memory["total"] < many.memory["total"] < 50
 
 
 def test_copies_are_weights(table):
@@ -260,7 +261,7 @@ def test_pickles(table):
     model = machine().fit(X, y)
     again = pickle.loads(pickle.dumps(model))
     assert_array_equal(again.predict(X_new), model.predict(X_new))
-    assert (len(pickle.dumps(model))) < 20 * X.nbytes
+    assert (len(pickle.dumps(model.estimator_))) < 20 * X.nbytes
 
 
 def test_a_fit_continues_with_the_next_part(table, tmp_path, monkeypatch):
