@@ -12,10 +12,10 @@ from ..arrays.array import (
     ArrayLike,
     KernelLike,
     RandomState,
-    device_of,
     location_of,
     move,
     namespace,
+    take,
     to_numpy,
 )
 from ..arrays.devices import compute_device
@@ -201,7 +201,7 @@ class KernelNoveltyDetector(Conveniences, OutlierMixin, BaseEstimator):
         is_center[uniform_indices(len(first), self.n_centers, rng)] = True
         kernel = make_kernel(self.kernel, self.bandwidth, X, rng)
         Z = rows_at(X, np.flatnonzero(is_center))
-        p, (xp, device) = Z.shape[0], location
+        p = Z.shape[0]
         needs = f"n_centers={self.n_centers} needs {24e-6 * p**2:.0f} MB for {p} rows"
         memory.check(24 * p**2, *location, needs, "pass a smaller n_centers")
         matrix = TiledKernel(kernel, _double(Z, location))
@@ -215,23 +215,24 @@ class KernelNoveltyDetector(Conveniences, OutlierMixin, BaseEstimator):
             )
         # With 1 / v_i = k_ii + c - k_i' (K_-i + c I)^-1 k_i for v = diag((K + c I)^-1).
         explained = diagonal + ridge - 1 / inverse_diagonal(factor.L)
+        of_centers = to_numpy(_part(explained, diagonal))
+        single = n_copies[is_center] == 1
+        source = location_of(X)
         publish(
             self,
             {
                 "kernel_": kernel,
                 "bandwidth_": getattr(kernel, "bandwidth", None),
                 "centers_": Z,
-                "_factor": move(factor.L, *location_of(X)),
-                "_center_scores": to_numpy(_part(explained, diagonal)),
-                "_is_single": n_copies[is_center] == 1,
+                "_factor": move(factor.L, *source),
+                # NaN: the training rows contain it more than once.
+                "_center_scores": move(np.where(single, of_centers, np.nan), *source),
             },
         )
-        scores = np.empty(len(first))
-        scores[is_center] = self._center_scores
         others = rows_at(X, np.flatnonzero(~is_center))
-        scores[~is_center] = to_numpy(self._explained(others))
-        scores = cast(np.sort(scores), to_numpy(X[:1, :1]).dtype)
-        self.left_out_scores_ = move(scores, namespace(X), device_of(X))
+        scores = np.concatenate([of_centers, to_numpy(self._explained(others))])
+        scores = np.sort(to_numpy(cast(move(scores, *source), X.dtype)))
+        self.left_out_scores_ = move(scores, *source)
         self.offset_ = self._offset(scores)
         warn_of_far_values(self, X, kernel, Z)
         return self
@@ -264,16 +265,22 @@ class KernelNoveltyDetector(Conveniences, OutlierMixin, BaseEstimator):
         xp, device = location
         return xp.concat([xp.zeros(0, dtype=xp.float64, device=device), *parts])
 
+    def _scores(self, X, method):
+        """Return the scores of rows that a method got, where they live."""
+        X = check_rows(self, X, method)
+        scores = by_rows(self._scores_of, X)
+        check_values(scores, X)
+        return scores
+
+    @np.errstate(over="ignore", invalid="ignore")
     def _scores_of(self, X):
         """Return the scores of rows in memory, where these are."""
         xp, device = location_of(X)
-        with np.errstate(over="ignore", invalid="ignore"):
-            scores = to_numpy(self._explained(X)).copy()
+        scores = move(self._explained(X), xp, device)
         place = same_rows(cast(X, self.centers_.dtype), self.centers_)
-        own = place >= 0
-        own[own] = self._is_single[place[own]]
-        scores[own] = self._center_scores[place[own]]
-        return cast(xp.asarray(scores, device=device), X.dtype)
+        own = take(self._center_scores, np.maximum(place, 0))
+        use = xp.asarray(place >= 0, device=device) & ~xp.isnan(own)
+        return cast(xp.where(use, own, scores), X.dtype)
 
     @on_its_device
     def score_samples(self, X: ArrayLike) -> Any:
@@ -290,10 +297,7 @@ class KernelNoveltyDetector(Conveniences, OutlierMixin, BaseEstimator):
             Larger for rows that are more like the training rows. In the library and
             data type of X; computed in float64.
         """
-        X = check_rows(self, X, "score_samples")
-        scores = by_rows(self._scores_of, X)
-        check_values(scores, X)
-        return scores
+        return self._scores(X, "score_samples")
 
     @on_its_device
     def decision_function(self, X: ArrayLike) -> Any:
@@ -309,7 +313,7 @@ class KernelNoveltyDetector(Conveniences, OutlierMixin, BaseEstimator):
         values : array of shape (n_samples,)
             ``score_samples(X) - offset_``.
         """
-        return self.score_samples(X) - self.offset_
+        return self._scores(X, "decision_function") - self.offset_
 
     @on_its_device
     def p_values(self, X: ArrayLike) -> Any:
@@ -329,7 +333,7 @@ class KernelNoveltyDetector(Conveniences, OutlierMixin, BaseEstimator):
             Of rows that are like the training rows at most a part a has a p-value of
             at most a. In the library and data type of X.
         """
-        scores = self.score_samples(X)
+        scores = self._scores(X, "p_values")
         xp, device = location_of(scores)
         left_out, ours = to_numpy(self.left_out_scores_), to_numpy(scores)
         n_lower = np.searchsorted(left_out, ours, side="left")
@@ -351,10 +355,9 @@ class KernelNoveltyDetector(Conveniences, OutlierMixin, BaseEstimator):
         labels : array of shape (n_samples,)
             Integers, in the library of X.
         """
-        values = self.decision_function(X)
-        xp = namespace(values)
-        inside = xp.astype(values >= 0, xp.int64)
-        return 2 * inside - 1
+        inside = self._scores(X, "predict") >= self.offset_
+        xp = namespace(inside)
+        return 2 * xp.astype(inside, xp.int64) - 1
 
     def _what_fits(self, method, X, y, free):
         """Return with what a method of rows takes at most `free` bytes, as text."""
