@@ -1,7 +1,6 @@
 """KernelNoveltyDetector beside OneClassSVM and IsolationForest.
 
-Run ``python benchmarks/novelty.py --write``: a quarter of an hour, most of it for
-OneClassSVM.
+Run ``python benchmarks/novelty.py --write``: ten minutes, most of it for OneClassSVM.
 
 Each detector, with its defaults, learns from 5000 normal rows: one digit of MNIST, the
 largest class of covtype, the common class of ijcnn1. Then it scores up to 5000 other
@@ -64,8 +63,8 @@ def made(cls):
     return cls() if cls is OneClassSVM else cls(random_state=0)
 
 
-def line_of(name, normal, other):
-    """Return a line about one task."""
+def figures_of(normal, other):
+    """Return areas and seconds of each detector, and the false alarms in %."""
     new, other = normal[N_TRAIN : N_TRAIN + N_NORMAL], other[:N_OTHER]
     X = np.concatenate([new, other])
     is_new = np.repeat([True, False], [len(new), len(other)])
@@ -82,6 +81,10 @@ def line_of(name, normal, other):
         if cls is KernelNoveltyDetector:
             p = model.p_values(new)
     alarms = [100 * np.mean(p <= level) for level in LEVELS]
+    return areas, times, alarms
+
+
+def line_of(name, areas, times, alarms):
     columns = [f"{area:9.4f}" for area in areas] + [f"{t:9.1f}" for t in times]
     return f"{name:16}" + "".join(columns + [f"{a:8.2f}" for a in alarms])
 
@@ -121,8 +124,12 @@ def main():
     names = "".join(f"{name:>9}" for name in DETECTORS)
     levels = "".join(f"{f'{level:.0%}':>8}" for level in LEVELS)
     say(f"{'data':16}{names}{names}{levels}")
+    figures = []
     for name, normal, other in tasks():
-        say(line_of(name, normal, other))
+        figures.append(figures_of(normal, other))
+        say(line_of(name, *figures[-1]))
+    means = (np.mean(columns, axis=0) for columns in zip(*figures, strict=True))
+    say(line_of("mean", *means))
     say("")
     say(f"{name}, {N_LARGE} rows fitted and scored")
     say(f"{'':16}{'area':>9}{'fit':>9}{'scores':>9}{'wall':>9}")

@@ -125,10 +125,10 @@ class KernelNoveltyDetector(Conveniences, OutlierMixin, BaseEstimator):
     equals a center is scored by the others, exactly, unless the training rows contain
     it more than once.
 
-    If all training rows may be drawn as centers, or be left out, p-values do not depend
-    on their distribution (conformal prediction): new rows that are exchangeable with
-    them have a p-value of at most a with a probability of at most about a. That leaves
-    out that a center which is left out is scored by one center less.
+    This is conformal prediction: for new rows that are exchangeable with the training
+    rows, p-values are uniform, whatever the distribution, except that a center which
+    is left out is scored by one center less. Rows of another time, place or writer are
+    not exchangeable, and more of them are outliers.
 
     References
     ----------
@@ -138,12 +138,13 @@ class KernelNoveltyDetector(Conveniences, OutlierMixin, BaseEstimator):
     Examples
     --------
     >>> from sklearn.datasets import load_digits
+    >>> from sklearn.model_selection import train_test_split
     >>> from eigenkern import KernelNoveltyDetector
     >>> X, y = load_digits(return_X_y=True)
-    >>> model = KernelNoveltyDetector(contamination=0.05, random_state=0)
-    >>> model = model.fit(X[:1000][y[:1000] < 5])
-    >>> outlier = model.predict(X[1000:]) == -1
-    >>> print(outlier[y[1000:] < 5].mean() < 0.1, outlier[y[1000:] >= 5].mean() > 0.8)
+    >>> X, X_new, y, y_new = train_test_split(X, y, random_state=0)
+    >>> model = KernelNoveltyDetector(contamination=0.05, random_state=0).fit(X[y < 5])
+    >>> outlier = model.predict(X_new) == -1
+    >>> print(outlier[y_new < 5].mean() < 0.1, outlier[y_new >= 5].mean() > 0.8)
     True True
     """
 
