@@ -87,8 +87,7 @@ class KernelNoveltyDetector(Conveniences, OutlierMixin, BaseEstimator):
         part of outliers among the training rows, except copies of centers. A smaller
         one needs more rows: at least 1 / contamination - 1 distinct ones.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
-        Where to compute. "auto": where X lives. Otherwise rows are copied there, and
-        their scores back.
+        Where to compute. "auto": where X lives. Otherwise X is copied there.
     random_state : int, RandomState instance or None, default=None
         Controls what is drawn at random: centers, rows for p-values, subsample for the
         median. Pass an int for reproducible results.
