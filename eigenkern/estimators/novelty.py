@@ -42,7 +42,7 @@ from ..rows.lazy_rows import by_rows, rows_at
 from ..rows.robust import cast
 
 # c over the mean of k(z, z). With 0.01 and 0.1 areas under the curve change by up to
-# 0.006, on digits 0 to 4 of MNIST and eight synthetic sets.
+# 0.006 for the default kernel, on digits 0 to 4 of MNIST and eight synthetic sets.
 _RIDGE = 0.03
 # Most rows besides the centers that p-values are computed from. With 10 000 the rate of
 # false alarms at 0.05 has a standard deviation of 0.002.
@@ -79,7 +79,7 @@ class KernelNoveltyDetector(Conveniences, OutlierMixin, BaseEstimator):
     n_centers : int, default=2000
         Number of centers p, distinct training rows drawn at random; all of them if
         there are no more. More centers know more of the training rows: a fit takes
-        p^3 / 3 + 10 000 p^2 multiply-adds, the score of a row p^2 / 2, and both 8 p^2
+        p^3 / 3 + 5000 p^2 multiply-adds, the score of a row p^2 / 2, and both 8 p^2
         bytes.
     contamination : float, default=0.01
         Part of new rows that `predict` calls outliers although they are like the
