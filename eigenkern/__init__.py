@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .estimators.linear_eigenpro import (
         LinearEigenProRegressor as LinearEigenProRegressor,
     )
+    from .estimators.novelty import KernelNoveltyDetector as KernelNoveltyDetector
     from .estimators.nystrom import NystromClassifier as NystromClassifier
     from .estimators.nystrom import NystromRegressor as NystromRegressor
     from .estimators.nytro import NytroClassifier as NytroClassifier
@@ -59,6 +60,7 @@ _MODULES = {
         "LinearEigenProClassifier",
         "LinearEigenProRegressor",
     ],
+    "estimators.novelty": ["KernelNoveltyDetector"],
     "estimators.nystrom": ["NystromClassifier", "NystromRegressor"],
     "estimators.nytro": ["NytroClassifier", "NytroRegressor"],
     "estimators.rfm": ["RFMClassifier", "RFMRegressor"],

@@ -15,7 +15,7 @@ PAGE = (Path(__file__).parents[1] / "docs" / "using" / "choose.rst").read_text()
 NAMES = sorted(
     name
     for name in eigenkern.__all__
-    if re.search("(Regressor|Classifier|Features|PCA)$", name)
+    if re.search("(Regressor|Classifier|Features|PCA|Detector)$", name)
 )
 
 

@@ -30,6 +30,17 @@ def rows_among(X, Z):
     return np.isin(which[: X.shape[0]], which[X.shape[0] :])
 
 
+def same_rows(X, Z):
+    """Return which row of Z each row of X equals, or -1, (n,).
+
+    The rows of Z are distinct, and of the data type of X.
+    """
+    which = _distinct(np.concatenate([_all_keys(X), _all_keys(Z)]))[1]
+    place = np.full(which.max() + 1, -1)
+    place[which[X.shape[0] :]] = np.arange(Z.shape[0])
+    return place[which[: X.shape[0]]]
+
+
 def _distinct(keys):
     """Return `first` and `which` of `distinct_rows`, by keys of the rows."""
     order = np.lexsort(keys.T[::-1])
