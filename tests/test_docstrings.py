@@ -124,7 +124,7 @@ SHARED = {
     "device": (1, 3, "kernel matrices may be on several; features come back"),
     "kernel": (2, 5, "random features need a spectral law; features use gaussian"),
     "max_iter": (3, 4, "epochs, iterations or steps"),
-    "n_centers": (4, 5, "EigenPro takes all rows, features need some number"),
+    "n_centers": (5, 6, "EigenPro takes all rows, features need some number"),
     "n_components": (3, 4, "eigenvectors, features, components: each says so"),
     "random_state": (1, 9, "what is random"),
     "selection": (1, 2, "leaving one out is exact for ridge regression only"),
