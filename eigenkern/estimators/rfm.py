@@ -237,7 +237,8 @@ class MetricProblem:
                 root, kernel = self._as_features(plain), self.plan.kernels[0]
                 errors[scaling] = self._error_of_part(root, kernel, rows)
             other = min(errors, key=errors.get)
-            # About the deviation of the ratio of two such errors.
+            # Few rows say little: the deviation of the ratio of two such errors is of
+            # the order of 1 / m^1/2. The factor was not measured.
             doubt = 0.5 / X.shape[0] ** 0.5
             if errors[other] < min(_CLEARLY, 1.0 - doubt) * errors[best]:
                 best = other
