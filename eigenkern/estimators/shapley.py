@@ -23,10 +23,12 @@ from ..arrays.threads import Team, n_blas_threads, run_on_threads
 from ..fitting.model import KernelModel
 from ..fitting.validation import check_rows, computing
 from ..operators.tiled import TiledKernel
+from ..rows.frames import NUMBERS, FrameRows, columns_at, kinds_of_columns
 from ..rows.lazy_rows import check_in_memory
 from ..rows.robust import cast, cut
 from .gradients import check_on_kernels
 from .rfm import mapped
+from .tables import as_numbers
 
 # Ranges of the centers, if there are enough, so that threads can share a single row.
 _N_RANGES = 16
@@ -72,7 +74,7 @@ def shapley_values(
     groups : dict, default=None
         Columns that are present or absent together, such as those that encode one
         category: a list of columns for each name, by position or by name. Other columns
-        stand alone.
+        stand alone; columns that a recursive feature machine makes of one are one.
 
     Returns
     -------
@@ -87,7 +89,7 @@ n_outputs)
             What they add up to f(x) with, the same for every row: the mean of f over
             `background`, or the sum of the coefficients and the intercept.
         data : array of shape (n_samples, n_players)
-            The values of the columns, NaN for a group of several.
+            The values of the columns, NaN for a category and for a group of several.
         feature_names : list of str
             The names of the players.
 
@@ -154,22 +156,40 @@ n_outputs)
     names, players = _players(model, groups)
     machine = _machine_of_product(model)
     with computing(model, "shapley_values", X):
-        game = _ProductGame(model, machine, background, players, X)
+        prepared = _prepared_columns(model, players)
+        game = _ProductGame(model, machine, background, prepared, X)
         values = move(game.values(X), *location_of(X))
         xp, base = namespace(values), move(game.base, *location_of(X))
         base = base + xp.zeros_like(values[:, 0, :])
     if values.shape[2] == 1:
         values, base = values[:, :, 0], base[:, 0]
-    columns = []
-    for player in players:
-        column = xp.astype(X[:, player[0]], values.dtype)
-        columns.append(column if len(player) == 1 else xp.full_like(column, math.nan))
     return ShapleyValues(
         values=values,
         base_values=base,
-        data=xp.stack(columns, axis=1),
+        data=xp.stack([_column(X, one, values) for one in players], axis=1),
         feature_names=names,
     )
+
+
+def _column(X, player, like):
+    """Return the values of a player: NaN for categories, and for several columns."""
+    xp, j = namespace(like), player[0]
+    gap = xp.full_like(like[:, 0] if like.ndim == 2 else like[:, 0, 0], math.nan)
+    if len(player) > 1:
+        return gap
+    if not isinstance(X, FrameRows):
+        return xp.astype(X[:, j], like.dtype)
+    if kinds_of_columns(X.frame)[j] != NUMBERS:
+        return gap
+    return as_numbers(columns_at(X.frame, [j]))[:, 0]
+
+
+def _prepared_columns(model, players):
+    """Return players as the columns that a recursive feature machine makes of them."""
+    if not hasattr(model, "metric_root_"):
+        return players
+    sources = model._preparation.sources
+    return [np.flatnonzero(np.isin(sources, one)).tolist() for one in players]
 
 
 def _machine_of_product(model):
@@ -255,7 +275,8 @@ class _ProductGame:
         frame = self._kernel.frame(Z)
         self._limits, self._offset = frame["limits"], frame.get("offset", 0.0)
         self._Z = self._near(Z)
-        self._groups = None if len(players) == Z.shape[1] else players
+        alone = [[j] for j in range(Z.shape[1])]
+        self._groups = None if players == alone else players
         self._n_players, self._background = len(players), None
         if background is None:
             sums = xp.sum(self._A, axis=0)
@@ -275,22 +296,27 @@ class _ProductGame:
         """Return validated rows of the model as those of its machine, in float64."""
         here = self.xp, self._options["device"]
         root = getattr(self._model, "metric_root_", None)
-        X = cast(X, namespace(X).float64)
-        if root is None:
-            return self._near(move(X, *here))
-        X = move(self._model._near(X), *here)
-        return self._near(mapped(X, move(root, *here)))
+        if root is not None:
+            X = self._model._prepared(X)
+        X = move(cast(X, namespace(X).float64), *here)
+        return self._near(X if root is None else mapped(X, move(root, *here)))
 
     def _logs(self, x, z):
         """Return log k_i(x, z) of all players, rows x and centers z."""
         xp, shape = self.xp, (x.shape[1], x.shape[0], z.shape[0])
+        options = self._options
         with np.errstate(over="ignore"):  # the factor is zero
             differences = xp.empty(shape, **self._options)  # contiguous in centers
             differences[...] = x.T[:, :, None]
             differences -= z.T[:, None, :]
             logs = self._kernel.log_factors(differences)
             if self._groups is not None:
-                parts = [xp.sum(take(logs, one), axis=0) for one in self._groups]
+                parts = [
+                    xp.sum(take(logs, one), axis=0)
+                    if one
+                    else xp.zeros(shape[1:], **options)
+                    for one in self._groups
+                ]
                 logs = xp.stack(parts)
         return logs
 

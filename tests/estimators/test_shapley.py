@@ -263,12 +263,47 @@ def test_a_metric_scales_columns(regression):
     X, _, rows, _ = regression
     inner = NystromRegressor("gaussian", alpha=0.1)
     model = RFMRegressor(inner, metric="diagonal", random_state=0).fit(X, X[:, 0] ** 2)
-    root = model.metric_root_
     assert model.metric_kind_ == "diagonal"
-    expected = shapley_values(model.estimator_, rows * root, background=X[:4] * root)
+    mapped, base = model.transform(rows), model.transform(X[:4])
+    expected = shapley_values(model.estimator_, mapped, background=base)
     found = shapley_values(model, rows, background=X[:4])
     assert_allclose(found.values, expected.values, atol=1e-12)
     assert_array_equal(found.data, rows)
+
+
+def test_a_table_with_categories_and_gaps(regression):
+    pd = pytest.importorskip("pandas")
+    X, y, *_ = regression
+    y = y + (X[:, 2] > 0)
+    names = np.where(X[:, 2] > 1, "high", np.where(X[:, 2] > 0, "middle", "low"))
+    table = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "c": names, "d": np.nan})
+    table.loc[::7, "b"] = np.nan
+    model = RFMRegressor(
+        EigenProRegressor("gaussian"), metric="diagonal", random_state=0
+    )
+    model.fit(table, y)
+    rows, background = table.iloc[:20], table.iloc[20:25]
+    result = shapley_values(model, rows, background=background)
+    assert result.feature_names == ["a", "b", "c", "d"]
+    sums = result.base_values + result.values.sum(axis=1)
+    assert_allclose(sums, model.predict(rows), atol=1e-9)
+    assert_array_equal(result.values[:, 3], np.zeros(20))
+    assert_array_equal(result.data[:, :2], rows[["a", "b"]])
+    assert np.isnan(result.data[:, 2:]).all()
+    # The category by enumeration: of the other three columns one has no values.
+    others, phi = [["a"], ["b"], ["a", "b"], []], 0.0
+    for present in others:
+        weight = {0: 1 / 3, 1: 1 / 6, 2: 1 / 3}[len(present)]
+        for own, sign in ((["c"], 1), ([], -1)):
+            for i in range(5):
+                mixed = pd.concat([background.iloc[[i]]] * 20, ignore_index=True)
+                for name in present + own:
+                    mixed[name] = rows[name].to_numpy()
+                phi = phi + sign * weight * model.predict(mixed) / 5
+    assert_allclose(result.values[:, 2], phi, atol=1e-10)
+    both = shapley_values(model, rows, background=background, groups={"ac": ["a", "c"]})
+    assert both.feature_names == ["ac", "b", "d"]
+    assert_allclose(both.values.sum(axis=1), result.values.sum(axis=1), atol=1e-10)
 
 
 @pytest.mark.skipif(
