@@ -209,7 +209,8 @@ def eigenpro(
         k = mean.shape[1] // y.shape[1]
         error = error - repeated(y[last, :], k)
         losses = xp.sum(repeated(w[last, :], k) * error * error, axis=0)
-        of_zero = w[last, :n_outputs] * y[last, :n_outputs] ** 2
+        own = slice(min(n_outputs, w.shape[1]))
+        of_zero = w[last, own] * y[last, :n_outputs] ** 2
         return losses, float(xp.sum(of_zero))
 
     def parts_of(a):
