@@ -627,9 +627,10 @@ def test_weights_are_repetitions(cls, parameters, options, regression, weights):
     one, other = fitted["validation_path_"], model.validation_path_
     k = min(len(one), len(other))
     assert k > 10 or k == len(one)
-    # Where a path diverges, it multiplies rounding as it does the error.
-    k = next((i for i in range(k) if one[i] > 10 * one[0]), k)
-    assert k > 10 or k == len(one)
+    if cls is NytroRegressor:
+        # Where iterations diverge, they multiply rounding as they do the error.
+        k = next((i for i in range(k) if one[i] > 10 * one[0]), k)
+        assert k > 10
     assert_allclose(one[:k], other[:k], rtol=1e-8)
 
 
