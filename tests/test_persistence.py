@@ -26,6 +26,7 @@ PARTS = {
     "eigenkern.kernels.Manhattan",
     "eigenkern.kernels.Matern",
     "eigenkern.fitting.calibration.Calibration",  # a dataclass of numbers
+    "eigenkern.fitting.error_bars.ErrorBars",  # a dataclass of arrays and a kernel
     *(f"eigenkern.estimators.tables.{name}" for name in ("Columns", "Preparation")),
     # In scikit-learn's transformers, of which a column transformer is made.
     *(f"eigenkern.estimators.tables.{name}" for name in ("as_numbers", "as_levels")),

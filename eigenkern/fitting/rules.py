@@ -182,34 +182,40 @@ _WORTH_TWICE, _DOUBT = 0.005, 0.5
 class Judges(Saved):
     """Held-out rows that say which epoch is the model, and when to stop.
 
-    ``losses_of(coef)`` returns the loss of each. The model is that of the last epoch
-    that is not clearly worse than the best one, never the coefficients at the start.
-    Epochs may end once one of them is better than these, and twice as many gain
-    nothing, or no more than chance may.
+    ``losses_of(coef)`` returns the log loss and the squared error of each, (2, m). The
+    model is that of the last epoch that is not clearly worse than the best one, never
+    the coefficients at the start. Epochs may end once the squared error, which few rows
+    do not fit by calibration, is below that of the start, and twice as many, counted
+    from the last halving of the step, gain nothing, or no more than chance may.
     """
 
-    _saved = "coef", "losses"
+    _saved = "coef", "losses", "_n_halvings", "_halved"
 
     def __init__(self, losses_of, start):
         self._losses_of, self.coef = losses_of, start
         self.losses = losses_of(start)[None, :]
+        self._n_halvings = self._halved = 0
 
-    def update(self, coef):
+    def update(self, coef, n_halvings=0):
         """Record an epoch; return whether more of them are worthless."""
         self.losses = np.concatenate([self.losses, self._losses_of(coef)[None, :]])
-        means, n = self.losses.mean(axis=1), len(self.losses) - 1
-        best, half = 1 + np.argmin(means[1:]), np.argmin(means[: 1 + n // 2])
+        means, n = self.losses[:, 0].mean(axis=1), len(self.losses) - 1
+        if n_halvings > self._n_halvings:
+            self._n_halvings, self._halved = n_halvings, n
+        half = self._halved + (n - self._halved) // 2
+        best, half = 1 + np.argmin(means[1:]), np.argmin(means[: 1 + half])
         worse, error = self._change(best, n)
         if n == 1 or worse <= _DOUBT * error:
             self.coef = coef
         gain, error = self._change(best, half)
-        learned, doubt = self._change(best, 0)
+        learned, doubt = self._change(best, 0, 1)
         over = gain < max(_WORTH_TWICE * means[half], _DOUBT * error)
-        return bool(n > 1 and over and learned > _DOUBT * doubt)
+        enough = n > self._halved + 1 and learned > _DOUBT * doubt
+        return bool(over and enough)
 
-    def _change(self, first, second):
+    def _change(self, first, second, which=0):
         """Return by how much a loss is above another, and its standard error."""
-        change = self.losses[second] - self.losses[first]
+        change = self.losses[second, which] - self.losses[first, which]
         return change.mean(), change.std() / len(change) ** 0.5
 
 
@@ -259,7 +265,7 @@ class EpochRule(Rule):
         over = state.failed
         if self._judges is not None:
             judged = state.coef if state.rest is None else state.rest
-            over = self._judges.update(judged) or over
+            over = self._judges.update(judged, state.n_step_halvings) or over
             if self._judges.coef is judged:
                 self._coef = state.coef
         elif not self._scored:
@@ -289,10 +295,12 @@ class EpochRule(Rule):
         return self._model._score_values(values, labels, w)
 
     def _losses(self, coef):
-        """Return the log loss of each held-out row, with weights."""
+        """Return the log loss and squared error of each held-out row, with weights."""
         values = self._problem.validation_values(coef)
         found = self._data.out_of_sample(self._held_out, values)
-        return self._model._calibrated_losses(found)
+        residual, w = found.values - found.targets, found.weights
+        squares = np.mean(residual**2, axis=1) * w / w.mean()
+        return np.stack([self._model._calibrated_losses(found), squares])
 
     @property
     def _best_score(self):

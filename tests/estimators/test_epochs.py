@@ -49,7 +49,7 @@ def judged(*errors):
     """
     signs = np.tile([1.0, -1.0], 50)
     rows = [error + spread * signs for error, spread in errors]
-    judges = Judges(rows.__getitem__, 0)
+    judges = Judges(lambda i: np.stack([rows[i], rows[i]]), 0)
     ends = [judges.update(epoch) for epoch in range(1, len(rows))]
     return ends.index(True) + 1 if True in ends else None, judges.coef
 

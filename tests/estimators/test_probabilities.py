@@ -619,7 +619,7 @@ def ridge_values(model, X, T, w, learned):
 def test_epochs_calibrate_on_a_model_without_the_rows(
     model, n_classes, rng, found, monkeypatch
 ):
-    def last(judges, coef):
+    def last(judges, coef, *_):
         judges.coef = coef
 
     monkeypatch.setattr(Judges, "update", last)
