@@ -93,6 +93,9 @@ class OnCenters(EigenProRegressor):
 @pytest.mark.filterwarnings("ignore:.* learned nothing")
 @pytest.mark.filterwarnings("ignore:n_centers=100 is more than the")
 @pytest.mark.filterwarnings("ignore:contamination=0.01 needs 99 distinct rows")
+# With 4 centers of one class each the last digits of the processor decide whether it
+# converges.
+@pytest.mark.filterwarnings("ignore:FalkonLikeClassifier stopped after 1000")
 # BLAS occasionally sets this flag in correct products of finite numbers:
 # https://github.com/numpy/numpy/issues/24067
 @pytest.mark.filterwarnings("ignore:invalid value encountered in matmul")
