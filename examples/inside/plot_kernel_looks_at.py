@@ -28,7 +28,8 @@ for row, pair in zip(axes, ((3, 8), (4, 9))):
     X_train, X_test, y_train, y_test = train_test_split(
         X[chosen], y[chosen], train_size=0.75, random_state=0, stratify=y[chosen]
     )
-    model = RFMClassifier(metric="full", random_state=0).fit(X_train, y_train)
+    model = RFMClassifier(metric="full", scaling=None, random_state=0)
+    model.fit(X_train, y_train)
     for ax, digit in zip(row, pair):
         ax.imshow(X_train[y_train == digit].mean(axis=0).reshape(shape), cmap="Greys")
         ax.set(xticks=[], yticks=[], title=f"mean of the {digit}s")
