@@ -115,7 +115,8 @@ class Basis:
     @property
     def has_twin(self):
         """Whether a second model beside this one does not learn the held-out rows."""
-        return has_twin(self.model) and self.held_out is not None and len(self.held_out)
+        some = self.held_out is not None and len(self.held_out) > 0
+        return some and has_twin(self.model)
 
     def twin(self):
         """Return targets and weights of a model that does not learn held-out rows.

@@ -51,7 +51,7 @@ from ..kernels import Kernel
 from ..losses import mean_of_targets
 from ..methods.state import Saved, State
 from ..operators.gradient import MappedGradient
-from ..plan.of_rounds import ERROR_BAR_ROWS, plan_of_rounds
+from ..plan.of_rounds import ERROR_BAR_ROWS, SCALINGS, plan_of_rounds
 from ..plan.parameters import is_precomputed
 from ..problems.data import LeftOut, draw, hold_out
 from ..problems.kernel_parameters import make_kernel
@@ -77,7 +77,6 @@ _CLEARLY = 0.99
 # rows, up to which both are compared on all rows. On california_housing the ratio was
 # 1.003, and 0.95 on all rows.
 _NEARLY = 1.03
-_SCALINGS = ("auto", "standard", "normal", "robust", None)
 # Fewest held-out rows whose errors say how large those of new rows are.
 _FEWEST_HELD_OUT = 4
 # Errors if no model with a metric can be fitted or evaluated.
@@ -722,8 +721,7 @@ class _RecursiveFeatureMachine(
         if isinstance(kernel, Kernel):
             kernel.slope()  # raises an error if there is none
         check_choice("metric", self.metric, ("auto", "diagonal", "full"))
-        if self.scaling is not None:
-            check_one_of("scaling", self.scaling, _SCALINGS)
+        check_one_of("scaling", self.scaling, ("auto", *SCALINGS))
         check_number("max_rounds", self.max_rounds, 0, integer=True)
         check_number("max_gradient_rows", self.max_gradient_rows, 1, integer=True)
         check_number("max_metric_rows", self.max_metric_rows, 10, integer=True)
@@ -806,7 +804,7 @@ class _RecursiveFeatureMachine(
         if is_lazy(data.X):
             data = self._read(data)
             self._columns = Columns(data.X, self.categorical_features)
-        scalings = _SCALINGS if self.scaling == "auto" else (self.scaling,)
+        scalings = SCALINGS if self.scaling == "auto" else (self.scaling,)
         self._preparation = Preparation()
         X = self._preparation.fit(self._columns, data, scalings)
         if data.validation is not None:
@@ -889,7 +887,7 @@ class _RecursiveFeatureMachine(
 
     @property
     def metric_(self):
-        """M = R R', shape (n_features, n_features)."""
+        """M = R R', shape (n_prepared, n_prepared)."""
         root = self.metric_root_
         if root.ndim == 2:
             return root @ root.T

@@ -85,6 +85,7 @@ class Columns:
             d = shape[1] if len(shape) == 2 else len(X[0])
             found = _indices(categorical_features, self._names, d)
         self.categories = found
+        self._texts = [j for j in found if kinds and kinds[j] == TEXTS]
         for j, kind in enumerate(kinds):
             if kind != NUMBERS and j not in found:
                 raise ValueError(self._refused(j, kind))
@@ -114,11 +115,20 @@ class Columns:
         return FrameRows(X)
 
     def check(self, frame):
-        """Raise a ValueError if a column that held numbers holds anything else."""
+        """Raise a ValueError if a column that held numbers or text does so no more.
+
+        Text may have become categories, or gaps alone, which count as numbers.
+        """
         for j, kind in enumerate(kinds_of_columns(frame)):
+            right = None
             if kind != NUMBERS and j not in self.categories:
+                right = NUMBERS
+            elif kind == NUMBERS and j in self._texts:
+                gaps = np.isnan(as_numbers(columns_at(frame, [j])))
+                right = None if gaps.all() else TEXTS
+            if right is not None:
                 raise ValueError(
-                    f"column {self._names[j]!r} of X must hold numbers, as in fit; "
+                    f"column {self._names[j]!r} of X must hold {right}, as in fit; "
                     f"got {kind}"
                 )
 

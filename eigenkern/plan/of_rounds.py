@@ -33,7 +33,7 @@ _MIN_COMPARED = 2000
 # covtype), and on ijcnn1 it would be chosen, with 2.0 instead of 1.3 % errors.
 _MANHATTAN_KERNELS = (("manhattan", 0.5), ("manhattan", 1.0), ("manhattan", 2.0))
 # Scalings of the columns that "auto" compares, by models of the same rows as kernels.
-_SCALINGS = ("standard", None, "normal", "robust")
+SCALINGS = ("standard", "normal", "robust", None)
 # Rounds without a penalty in the second start; each fits `n_compared` rows. Draws, of 8
 # with 20 and 32 features of which two matter, in which these had more than .8 of the
 # weight after 3, 4, 5 and 6 rounds: 1, 5, 7 and 7.
@@ -79,7 +79,7 @@ def plan_of_rounds(shape, plan_of_fit):
             manhattan = _MANHATTAN_KERNELS
         # A softer metric, too; fits with the Manhattan distance take longer.
         n_comparisons = len(kernels) + 1 + 3 * len(manhattan)
-    scalings = _SCALINGS if e.scaling == "auto" else (e.scaling,)
+    scalings = SCALINGS if e.scaling == "auto" else (e.scaling,)
     n_comparisons += len(scalings) if len(scalings) > 1 else 0
     n_compared = min(n_part, max(n_part // 2, _MIN_COMPARED))
     n_graded = min(n_part, e.max_gradient_rows)

@@ -282,6 +282,12 @@ def test_other_columns_at_prediction(table):
         model.predict(X.rename(columns={"age": "years"}))
     with pytest.raises(ValueError, match=r"column 'age' of X must hold numbers.*text"):
         model.predict(X.assign(age="old"))
+    with pytest.raises(ValueError, match=r"column 'fuel' of X must hold text.*numbers"):
+        model.predict(X.assign(fuel=1.0))
+    gaps = model.predict(X.assign(fuel=np.nan))
+    assert_array_equal(gaps, model.predict(X.assign(fuel="unknown")))
+    same = model.predict(X.assign(fuel=X["fuel"].astype("category")))
+    assert_array_equal(same, model.predict(X))
     with pytest.raises(
         ValueError, match=r"X must be a DataFrame .*'fuel' is a category"
     ):
