@@ -46,7 +46,7 @@ def with_fill_values(value, part, n=400):
 @pytest.mark.filterwarnings("ignore:column 1 of X holds")
 @pytest.mark.parametrize("value", [-999_999.0, 3e6, 1e12])
 @pytest.mark.parametrize("part", [0.1, 0.3])
-@pytest.mark.parametrize("kernel", ["laplacian", "gaussian"])
+@pytest.mark.parametrize("kernel", ["laplacian", "gaussian", "cauchy"])
 @pytest.mark.parametrize("cls", [EigenProRegressor, NystromRegressor, NytroRegressor])
 def test_a_fill_value_in_many_rows_is_a_far_group(cls, kernel, part, value):
     """Its size says no more than that of a value 300 bandwidths away."""

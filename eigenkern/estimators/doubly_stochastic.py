@@ -107,6 +107,9 @@ class _DoublyStochastic(Streaming, Model):
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         *,
+        X_val: ArrayLike | None = None,
+        y_val: ArrayLike | None = None,
+        sample_weight_val: ArrayLike | None = None,
         checkpoint: Checkpoint | str | PathLike[str] | None = None,
         resume: bool = False,
     ) -> Self:
@@ -120,6 +123,11 @@ class _DoublyStochastic(Streaming, Model):
             Targets; one label per row for a classifier.
         sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the losses.
+        X_val, y_val : arrays, default=None
+            Rows to score the epochs on, instead of rows held out of X; only with
+            ``early_stopping=True``.
+        sample_weight_val : float or array, default=None
+            Their weights; `class_weight` applies to them too.
         checkpoint : str, path or Checkpoint, default=None
             Folder to write the state of the fit to, once a minute or as often as a
             `Checkpoint` says.
@@ -149,7 +157,8 @@ class _DoublyStochastic(Streaming, Model):
             If no step size keeps the iteration bounded, or theta and alpha of a
             schedule violate the condition of the paper.
         """
-        return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
+        rows, validation = (X, y, sample_weight), (X_val, y_val, sample_weight_val)
+        return self._fit(*rows, *validation, checkpoint=checkpoint, resume=resume)
 
     @property
     def _alpha(self):
@@ -168,7 +177,7 @@ class _DoublyStochastic(Streaming, Model):
 
     def _prepare(self, data):
         holds_out = self._holds_out(len(data.rows_with_weight()))
-        train, held_out = split(data, holds_out, self.validation_fraction)
+        data, train, held_out = split(self, data, holds_out)
         data, train = data.without_copies(train)
         plan = plan_of_random_features(shape_of(self, data, len(train), held_out))
         problem, solver, chosen = self._prepared(data, train, held_out, plan)

@@ -148,6 +148,9 @@ class _EigenPro(Streaming, KernelModel):
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         *,
+        X_val: ArrayLike | None = None,
+        y_val: ArrayLike | None = None,
+        sample_weight_val: ArrayLike | None = None,
         checkpoint: Checkpoint | str | PathLike[str] | None = None,
         resume: bool = False,
     ) -> Self:
@@ -164,6 +167,11 @@ class _EigenPro(Streaming, KernelModel):
             Targets; one label per row for a classifier.
         sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the squared residuals.
+        X_val, y_val : arrays, default=None
+            Rows to score the epochs on, instead of rows held out of X; only with
+            ``early_stopping=True``.
+        sample_weight_val : float or array, default=None
+            Their weights; `class_weight` applies to them too.
         checkpoint : str, path or Checkpoint, default=None
             Folder to write the state of the fit to, once a minute or as often as a
             `Checkpoint` says.
@@ -192,7 +200,8 @@ class _EigenPro(Streaming, KernelModel):
         ConvergenceWarning
             If nothing is learned, or no step size keeps the iteration bounded.
         """
-        return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
+        rows, validation = (X, y, sample_weight), (X_val, y_val, sample_weight_val)
+        return self._fit(*rows, *validation, checkpoint=checkpoint, resume=resume)
 
     @property
     def _in_memory_unless(self):
@@ -212,8 +221,8 @@ class _EigenPro(Streaming, KernelModel):
         basis = OnCenters if has_own_centers(self) else OnRows
         if self.algorithm == "eigenpro3-exact" and not data.indefinite:
             basis = ExactlyOnCenters
-        rows = split(data, stops_early(self), self.validation_fraction)
-        return prepared(basis, self, data, *rows, fewest=2)
+        given = split(self, data, stops_early(self))
+        return prepared(basis, self, *given, fewest=2)
 
     def _check_stream(self):
         super()._check_stream()

@@ -99,6 +99,9 @@ class _LinearEigenPro(Streaming, Model):
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         *,
+        X_val: ArrayLike | None = None,
+        y_val: ArrayLike | None = None,
+        sample_weight_val: ArrayLike | None = None,
         checkpoint: Checkpoint | str | PathLike[str] | None = None,
         resume: bool = False,
     ) -> Self:
@@ -113,6 +116,11 @@ class _LinearEigenPro(Streaming, Model):
             Targets; one label per row for a classifier.
         sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the squared residuals.
+        X_val, y_val : arrays, default=None
+            Rows to score the epochs on, instead of rows held out of X; only with
+            ``early_stopping=True``.
+        sample_weight_val : float or array, default=None
+            Their weights; `class_weight` applies to them too.
         checkpoint : str, path or Checkpoint, default=None
             Folder to write the state of the fit to, once a minute or as often as a
             `Checkpoint` says.
@@ -141,7 +149,8 @@ class _LinearEigenPro(Streaming, Model):
         ConvergenceWarning
             If nothing is learned, or no step size keeps the iteration bounded.
         """
-        return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
+        rows, validation = (X, y, sample_weight), (X_val, y_val, sample_weight_val)
+        return self._fit(*rows, *validation, checkpoint=checkpoint, resume=resume)
 
     def _plan(self, shape):
         X = shape.X if is_lazy(shape.X) else shape.X[: shape.n_train, :]
@@ -152,7 +161,7 @@ class _LinearEigenPro(Streaming, Model):
         return plan_on_features(shape, features, alpha, direct)
 
     def _prepare(self, data):
-        train, held_out = split(data, stops_early(self), self.validation_fraction)
+        data, train, held_out = split(self, data, stops_early(self))
         data, train = _without_leverage(data, train)
         rows, fewest = (train, held_out), data.X.shape[1]
         return prepared(OnFeatures, self, data, *rows, fewest=fewest)

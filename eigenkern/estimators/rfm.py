@@ -206,8 +206,8 @@ class MetricProblem:
         if self._compares and data.validation is None:
             self._compares = self._hold_out(model.validation_fraction)
         elif self._compares:
-            X, *others = data.validation
-            self._validation = cast(X, data.X.dtype), *others
+            X, targets, _, w = data.validation
+            self._validation = cast(X, data.X.dtype), targets, w
         if not self._compares:
             self._validation = data.X, data.targets, data.weights
         n, judged = len(self._train.targets), self._validation[1]

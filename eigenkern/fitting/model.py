@@ -225,7 +225,7 @@ class Model(Conveniences, CallbackSupportMixin, BaseEstimator):
                 f"y_val must have as many outputs as y, {n_outputs}; got {Y.shape[1]}"
             )
         weights = total_weights(sample_weight, of_class, labels, "sample_weight_val")
-        return X, Y, weights
+        return X, Y, labels, weights
 
     def _holds_out(self, n):
         """Whether a fit holds out some of n rows."""
@@ -355,13 +355,25 @@ def start_of(model, problem):
     return problem.coef_of(fitted)
 
 
-def split(data, early_stopping, fraction):
-    """Return the training rows, and rows to score the epochs on (or None).
+def split(model, data, holds_out):
+    """Return the data, the training rows, and rows to score the epochs on (or None).
 
-    Neither includes rows without weight: their coefficients are zero. The `fraction` is
-    of the rows with weight, per class; at least one row of each class stays.
+    Neither includes rows without weight: their coefficients are zero. Held-out rows are
+    the given ones, or a fraction of the rows with weight, per class; at least one row
+    of each class stays.
     """
     rows = data.rows_with_weight()
-    if not early_stopping:
-        return rows, None
-    return hold_out(data, rows, fraction, fewest=2, in_given_order=True)
+    given = data.validation is not None and not data.constant
+    if given and not stops_early(model):
+        raise ValueError(
+            "X_val and y_val must be None unless epochs are scored on them, with "
+            "early_stopping=True; got an array with early_stopping="
+            f"{model.early_stopping!r}"
+        )
+    if not holds_out:
+        return data, rows, None
+    if given:
+        data, held_out = data.with_validation()
+        return data, rows, held_out
+    part = model.validation_fraction
+    return data, *hold_out(data, rows, part, fewest=2, in_given_order=True)

@@ -217,7 +217,9 @@ class WeightedKernel(NormalEquations):
         floor = self._floor(K)
         values, V = eigh(K)
         lowest, top = float(values[0]), float(values[-1])
-        lowest = max(lowest, 0.0) if self.semidefinite else lowest
+        if self.semidefinite and lowest < 0:
+            # This is the rounding of kernel values, large between rows far away.
+            floor, lowest = max(floor, -lowest), 0.0
         # A kernel that is zero, or negative, has no positive eigenvalue.
         negative = (values < -floor) | (values[-1] <= 0)
         tiny = xp.full_like(values, EPS**2 * max(top, -lowest) or 1.0)

@@ -221,7 +221,8 @@ class KernelProblem(Problem):
                 K = take_entries(data.X, held_out, train)
                 self.validation = GivenMatrix(self.to_compute(K))
         else:
-            self.centers, rows, Y = data.X, take(data.X, train), data.targets[train]
+            self.centers = data.X if data.own is None else data.own
+            rows, Y = take(data.X, train), data.targets[train]
             options = {"alpha": alpha, "dtype": bandwidth_dtype}
             self.kernel = make_kernel(
                 kernel, bandwidth, rows, self.rng, Y, w, data, **options
@@ -269,7 +270,8 @@ class KernelProblem(Problem):
         data, xp = self._merged.data, namespace(self._X)
         if self.kernel is None or self.dtype == self.xp.float64:
             return self  # `positive`, too, is in double precision or precomputed
-        data = replace(data, X=xp.astype(data.X, xp.float64))
+        own = None if data.own is None else xp.astype(data.own, xp.float64)
+        data = replace(data, X=xp.astype(data.X, xp.float64), own=own)
         return KernelProblem(
             self._merged._replace(data=data),
             self._held_out,
@@ -322,7 +324,8 @@ class KernelProblem(Problem):
 
     def places(self, coef=None):
         """Return the rows of `dual_coef_`: one per row of X, even without weight."""
-        return self._train, self._X.shape[0]
+        own = self._merged.data.own
+        return self._train, (self._X if own is None else own).shape[0]
 
     def validation_values(self, coef):
         """Return f on the held-out rows, on the host, shape (m, l)."""

@@ -242,7 +242,7 @@ class LeastSquares(Problem):
         if self.refits:
             self.validation = self.all.part(len(train), len(order))
         elif data.validation is not None:  # not rows of X
-            X, targets, w = data.validation
+            X, targets, _, w = data.validation
             X = X if is_lazy(X) else cast(self.to_compute(X), self.dtype)
             w = np.ones(len(targets)) if w is None else w / w.mean()
             self.validation = self._rows(X, targets, w, np.arange(0))

@@ -7,13 +7,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from ..arrays.array import device_of, location_of, namespace, slices, to_numpy
+from ..arrays.array import (
+    device_of,
+    location_of,
+    move,
+    namespace,
+    slices,
+    to_numpy,
+)
 from ..arrays.threads import cached_property
 from ..centers import distinct_rows
 from ..losses import mean_of_targets
 from ..methods.left_out import values_left_out
 from ..plan.bandwidth_choice import merged
 from ..rows.lazy_rows import is_lazy, rows_at
+from ..rows.robust import cast
 from ..rows.transfer import StreamedRows
 from .problem import take
 
@@ -255,7 +263,7 @@ class Data:
     rng : numpy.random.RandomState
     groups : ndarray of shape (n,) or None
         Class codes; the same fraction of each class is held out.
-    validation : tuple (X, targets, weights) or None
+    validation : tuple (X, targets, labels, weights) or None
         Validation rows, if the user gave some.
     precomputed : bool
         Whether X is a kernel matrix.
@@ -263,6 +271,8 @@ class Data:
         Whether the kernel is known to have negative eigenvalues.
     constant : bool
         Whether all rows with weight are equal.
+    own : array or None
+        The rows of X without validation rows, if those are its last ones.
     """
 
     X: Any
@@ -275,6 +285,7 @@ class Data:
     precomputed: bool = False
     indefinite: bool = False
     constant: bool = False
+    own: Any = None
 
     @cached_property
     def ranks(self):
@@ -465,6 +476,35 @@ class Data:
             groups=groups,
         )
 
+    def with_validation(self):
+        """Return the data with the validation rows as the last ones, and their indices.
+
+        Those without weight are left out.
+        """
+        (X, *others), n = self.validation, len(self.targets)
+        if self.precomputed or is_lazy(self.X) or is_lazy(X):
+            what = "a kernel by name" if self.precomputed else "rows in memory"
+            raise ValueError(
+                f"X_val and y_val need {what}; pass validation_fraction, to hold rows "
+                "of X out"
+            )
+        targets, labels, w = others
+        weights = None
+        if not (self.weights is None and w is None):
+            parts = self.weights_of(np.arange(n)), np.ones(len(targets))
+            weights = np.concatenate([parts[0], parts[1] if w is None else w])
+        labels = np.concatenate([self.labels, labels])
+        data = replace(
+            self,
+            X=_stacked(self.X, X),
+            targets=np.concatenate([self.targets, targets]),
+            labels=labels,
+            weights=weights,
+            groups=None if self.groups is None else labels,
+            own=self.X,
+        )
+        return data, n + np.flatnonzero(data.weights_of(np.arange(n, len(labels))) > 0)
+
     def shuffled(self, rows):
         """Return rows in a random order, for a file in one that reads large blocks."""
         if is_lazy(self.X):
@@ -504,6 +544,13 @@ class Data:
         """All rows with positive weight, to be read in ranges."""
         order = None if self.weights is None else self.rows_with_weight()
         return StreamedRows(self.X, *location_of(self.X), order)
+
+
+def _stacked(X, Z):
+    """Return the rows of X and of Z as one array, of the library and type of X."""
+    if scipy.sparse.issparse(X):
+        return scipy.sparse.vstack([X, Z], format=X.format, dtype=X.dtype)
+    return namespace(X).concat([X, cast(move(Z, *location_of(X)), X.dtype)])
 
 
 def rows_of(X, index):

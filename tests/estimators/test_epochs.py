@@ -4,9 +4,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from sklearn.base import clone
+import scipy.sparse
+from numpy.testing import assert_allclose
+from sklearn import config_context
+from sklearn.base import clone, is_classifier
 
-from eigenkern import EigenProClassifier
+from eigenkern import (
+    DSGClassifier,
+    DSGRegressor,
+    EigenProClassifier,
+    EigenProRegressor,
+    LinearEigenProClassifier,
+    LinearEigenProRegressor,
+)
 from eigenkern.fitting.rules import EpochRule, Judges
 from eigenkern.methods.state import State
 
@@ -85,3 +95,86 @@ def test_a_classifier_ends_where_more_epochs_gain_nothing(rng):
     many = clone(few).set_params(warm_start=True).fit(X, y)  # holds no rows out
     assert many.n_iter_ > few.n_iter_
     assert few.score(X_new, truth) > many.score(X_new, truth) - 0.01
+
+
+BY_EPOCHS = [
+    EigenProRegressor(),
+    EigenProRegressor(algorithm="eigenpro1"),
+    EigenProRegressor(n_centers=60),
+    EigenProRegressor(n_centers=60, algorithm="eigenpro3-exact"),
+    LinearEigenProRegressor(),
+    DSGRegressor(batch_size=64, block_size=64),
+    EigenProClassifier(),
+    EigenProClassifier(n_centers=60),
+    LinearEigenProClassifier(),
+    DSGClassifier(batch_size=64, block_size=64),
+]
+
+
+def judged_rows(model, rng, n=200, m=80):
+    """Return rows to train with, and rows to score the epochs on."""
+    X = rng.standard_normal((n + m, 3))
+    y = X[:, 0] + np.sin(2 * X[:, 1])
+    if is_classifier(model):
+        y = np.digitize(y, [-0.5, 0.5])
+    return X[:n], y[:n], X[n:], y[n:]
+
+
+@pytest.mark.parametrize("model", BY_EPOCHS, ids=str)
+def test_given_rows_score_the_epochs(model, rng):
+    X, y, X_val, y_val = judged_rows(model, rng)
+    model = clone(model).set_params(
+        early_stopping=True, max_iter=1, random_state=0, n_iter_no_change=50
+    )
+    given = {"X_val": X_val, "y_val": y_val}
+    model.fit(X, y, **given)
+    assert_allclose(model.validation_scores_[-1], model.score(X_val, y_val), rtol=1e-6)
+    # They have no part in what is learned.
+    other = clone(model).fit(X, y, X_val=X_val[:40], y_val=y_val[:40])
+    assert other.validation_scores_ != model.validation_scores_
+    T = rng.standard_normal((50, 3))
+    values = getattr(model, "decision_function", model.predict)(T)
+    assert_allclose(getattr(other, "decision_function", other.predict)(T), values)
+    if hasattr(model, "dual_coef_") and model.n_centers is None:
+        assert model.centers_ is X
+        assert model.dual_coef_.shape[0] == len(X)
+    # A weight of 2 counts as two copies, and one of 0 as none.
+    w = np.arange(len(y_val)) % 3
+    weighted = clone(model).fit(X, y, **given, sample_weight_val=w)
+    copies = np.repeat(np.arange(len(w)), w)
+    copied = clone(model).fit(X, y, X_val=X_val[copies], y_val=y_val[copies])
+    assert_allclose(weighted.validation_scores_, copied.validation_scores_, rtol=1e-6)
+
+
+@pytest.mark.parametrize("model", BY_EPOCHS, ids=str)
+def test_the_best_epoch_on_given_rows_is_the_model(model, rng):
+    X, y, X_val, y_val = judged_rows(model, rng)
+    model = clone(model).set_params(early_stopping=True, max_iter=5, random_state=0)
+    model.fit(X, y, X_val=X_val, y_val=y_val)
+    best = max(model.validation_scores_)
+    assert_allclose(model.score(X_val, y_val), best, rtol=1e-6)
+
+
+def test_given_rows_that_nothing_scores_are_refused(rng):
+    for model in (EigenProRegressor(), LinearEigenProClassifier(), DSGRegressor()):
+        X, y, X_val, y_val = judged_rows(model, rng)
+        with pytest.raises(ValueError, match="None unless epochs are scored on them"):
+            model.fit(X, y, X_val=X_val, y_val=y_val)
+    model = EigenProRegressor("precomputed", early_stopping=True)
+    with pytest.raises(ValueError, match="X_val and y_val need a kernel by name"):
+        model.fit(X @ X.T, y, X_val=X_val @ X.T, y_val=y_val)
+
+
+def test_given_rows_of_sparse_data_and_other_libraries(rng, other_xp):
+    model = LinearEigenProRegressor(early_stopping=True, random_state=0, max_iter=3)
+    X, y, *given = judged_rows(model, rng)
+    dense = clone(model).fit(X, y, X_val=given[0], y_val=given[1])
+    parts = scipy.sparse.csr_array(X), scipy.sparse.csr_array(given[0])
+    sparse = clone(model).fit(parts[0], y, X_val=parts[1], y_val=given[1])
+    assert_allclose(sparse.validation_scores_, dense.validation_scores_, rtol=1e-6)
+    kernel = EigenProRegressor(early_stopping=True, random_state=0, max_iter=3)
+    dense = clone(kernel).fit(X, y, X_val=given[0], y_val=given[1])
+    with config_context(array_api_dispatch=True):
+        X, y, *given = (other_xp.asarray(a) for a in (X, y, *given))
+        other = clone(kernel).fit(X, y, X_val=given[0], y_val=given[1])
+    assert_allclose(other.validation_scores_, dense.validation_scores_, rtol=1e-6)
