@@ -174,7 +174,7 @@ class _Nystrom(KernelModel):
             spectrum = problem.path_spectrum(selection, *ends)
             warn_if_indefinite(self, spectrum)
             errors = path_errors(problem, spectrum, path, selection)
-            warn_at_end(self, alphas, errors, ABOVE_ROUNDING * spectrum.floor)
+            warn_at_end(self, alphas, errors, spectrum.resolved(ABOVE_ROUNDING))
             alpha = self._best_alpha(problem, spectrum, path, errors)
             self._say(f"path of {len(errors)} values: alpha = {alpha:.3g}")
             found["alphas_"] = problem.to_source(alphas)
@@ -199,7 +199,8 @@ class _Nystrom(KernelModel):
         Errors are equal up to a small fraction. Those of penalties near rounding count
         only if there are no others.
         """
-        sound = np.isfinite(errors) & (path.alphas >= ABOVE_ROUNDING * spectrum.floor)
+        least = spectrum.resolved(ABOVE_ROUNDING)
+        sound = np.isfinite(errors) & (path.alphas >= least)
         sound = sound if sound.any() else np.isfinite(errors)
         errors = np.where(sound, errors, np.inf)
         best = int(np.argmin(errors))

@@ -31,8 +31,8 @@ class _Radial(Kernel):
 
     # Multiples of eps by which the norms are lowered, see Laplacian.
     _norms_lowered = 0.0
-    # The rounding of c x^2, for an entry x that is cut off, is eps to this power.
-    _power_of_far = 1 / 2
+    # Least rounding of c x^2 for an entry x that is cut off.
+    _rounding_of_far = 0.0
 
     def __post_init__(self):
         check_parameters(self)
@@ -54,7 +54,7 @@ class _Radial(Kernel):
         # of other rows.
         unit = ((1.0 + self._norms_lowered) * abs(self._scale)) ** -0.5
         # Rows that share a fill value are compared by their other columns.
-        rounding = float(xp.finfo(centers.dtype).eps) ** self._power_of_far
+        rounding = max(float(xp.finfo(centers.dtype).eps) ** 0.5, self._rounding_of_far)
         offset, limits = frame_of_distances(centers, unit, rounding)
         features = None if bool(xp.all(varies)) else xp.nonzero(varies)[0]
         return {"offset": offset, "limits": limits, "features": features}
@@ -308,9 +308,8 @@ class Cauchy(_Radial):
            [0.5, 1. ]])
     """
 
-    # Its tail is long: k is eps^(2/3) where rows are cut off, 2e5 bandwidths away, 200
-    # in float32.
-    _power_of_far = 1 / 3
+    # Its tail is long: 5e6 bandwidths away, 200 in float32, it is zero.
+    _rounding_of_far = 1e-2
     cuda = "k = T(1) / (T(1) + fabs(t))"
 
     def finish(self, xp, T):

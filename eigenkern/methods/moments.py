@@ -216,10 +216,9 @@ class WeightedKernel(NormalEquations):
         xp, N, K = namespace(self.weights), self.weight, self.gram()
         floor = self._floor(K)
         values, V = eigh(K)
-        lowest, top = float(values[0]), float(values[-1])
+        lowest, top, noise = float(values[0]), float(values[-1]), 0.0
         if self.semidefinite and lowest < 0:
-            # This is the rounding of kernel values, large between rows far away.
-            floor, lowest = max(floor, -lowest), 0.0
+            noise, lowest = -lowest, 0.0
         # A kernel that is zero, or negative, has no positive eigenvalue.
         negative = (values < -floor) | (values[-1] <= 0)
         tiny = xp.full_like(values, EPS**2 * max(top, -lowest) or 1.0)
@@ -229,5 +228,13 @@ class WeightedKernel(NormalEquations):
         targets = xp.where(negative[:, None], xp.zeros_like(targets), targets)
         squares = self.squares_of_targets()
         return Spectrum(
-            values / N, V / root, targets, squares, N, floor / N, lowest / N, True
+            values / N,
+            V / root,
+            targets,
+            squares,
+            N,
+            floor / N,
+            noise=noise / N,
+            lowest=lowest / N,
+            complete=True,
         )

@@ -110,6 +110,10 @@ _LEAST_KEPT = 1e-100
 # Factor by which 1 / (gamma t) stays above rounding: with 100 a model of 22 rows with
 # copies still depends on their order by 1e-3.
 _ABOVE_ROUNDING = 1e4
+# The same factor for the rounding of kernel values. It moves values of the model by at
+# most 1 / 30 of the targets. 400 rows, three tenths of which share a fill value of 1e12,
+# Cauchy kernel, R^2 on new rows: 0.31 without, 0.85, 0.83 and 0.75 with 10, 30 and 100.
+_ABOVE_NOISE = 30
 
 
 @dataclass(frozen=True)
@@ -120,9 +124,11 @@ class Spectrum:
     (p, r), are V; `targets`, (r, l + 1), V' Phi' W [Y - mean, 1] / N; and `squares`,
     (l,), the sums of the squares of the weighted, centered targets. `weight` is N.
 
-    Eigenvalues below `floor` are rounding errors, `lowest` is the smallest one before
-    negative ones were dropped, `largest` the largest if `values` may lack it. If it is
-    `complete`, the eigenvectors span the targets of all rows, as on the full kernel.
+    Eigenvalues below `floor` are rounding errors of the matrix; those of kernel values
+    are larger between rows that are far from the others, and `noise` is their size if
+    it is known. `lowest` is the smallest eigenvalue before negative ones were dropped,
+    `largest` the largest if `values` may lack it. If it is `complete`, the eigenvectors
+    span the targets of all rows, as on the full kernel.
     """
 
     values: Any
@@ -131,6 +137,7 @@ class Spectrum:
     squares: Any
     weight: float
     floor: float
+    noise: float = 0.0
     lowest: float = 0.0
     complete: bool = False
     largest: float = 0.0
@@ -139,6 +146,13 @@ class Spectrum:
     def top(self):
         """The largest eigenvalue."""
         return max(float(self.values[-1]), self.largest)
+
+    def resolved(self, above):
+        """Return the least penalty lambda, or 1 / (gamma t), above all rounding.
+
+        `above` is by what factor it is above `floor`.
+        """
+        return max(above * self.floor, _ABOVE_NOISE * self.noise)
 
     @property
     def indefinite(self):
@@ -270,6 +284,6 @@ def last_iteration(spectrum, step_size):
     the span of equal rows with different targets 1 / (gamma t) has to stay above
     rounding by a factor (`_ABOVE_ROUNDING`), or the model is rounding.
     """
-    least = _ABOVE_ROUNDING * spectrum.floor
-    slowest = step_size * max(float(spectrum.values[0]) / _FITTED, least)
+    slowest = spectrum.resolved(_ABOVE_ROUNDING)
+    slowest = step_size * max(float(spectrum.values[0]) / _FITTED, slowest)
     return math.ceil(1 / max(slowest, 1 / LAST))
