@@ -449,7 +449,7 @@ def _texts_of_data(estimator, data):
     """Return texts that identify the data of a fit."""
     arrays = {"X": data.X, "y": data.targets, "sample_weight": data.weights}
     if data.validation is not None:
-        names = "X_val", "y_val", "sample_weight_val"
+        names = "X_val", "y_val", "labels of y_val", "sample_weight_val"
         arrays |= zip(names, data.validation, strict=True)
     if getattr(estimator, "warm_start", False):
         coef = getattr(estimator, estimator._coef_attribute, None)

@@ -111,8 +111,8 @@ _LEAST_KEPT = 1e-100
 # copies still depends on their order by 1e-3.
 _ABOVE_ROUNDING = 1e4
 # The same factor for the rounding of kernel values. It moves values of the model by at
-# most 1 / 30 of the targets. 400 rows, three tenths of which share a fill value of 1e12,
-# Cauchy kernel, R^2 on new rows: 0.31 without, 0.85, 0.83 and 0.75 with 10, 30 and 100.
+# most 1 / 30 of the targets. 400 rows, of which three tenths share a fill value, Cauchy
+# kernel, R^2 on new rows: 0.31 without, 0.85, 0.83 and 0.75 with 10, 30 and 100.
 _ABOVE_NOISE = 30
 
 

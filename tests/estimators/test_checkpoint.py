@@ -129,7 +129,7 @@ MODELS = {
     "linear": LinearEigenProRegressor(batch_size=12),
     "linear, validation": LinearEigenProRegressor(early_stopping=True),
     "linear, sparse": LinearEigenProClassifier(batch_size=12, damping=1.0),
-    "udsg": DSGRegressor(batch_size=40, block_size=16),
+    "udsg": DSGRegressor(batch_size=40, block_size=16, max_features=1024),
     "dsg, without values": DSGRegressor(
         algorithm="dsg", cache_size=0, batch_size=60, block_size=2, max_features=20
     ),
@@ -355,7 +355,7 @@ def test_early_stopping_in_closed_form_is_solved_again(data, tmp_path):
     "model",
     [
         EigenProClassifier(n_centers=30, cache_size=0),
-        DSGClassifier(batch_size=40, block_size=16),
+        DSGClassifier(batch_size=40, block_size=16, max_features=256),
         FalkonLikeClassifier(n_centers=30, tol=0.5),
     ],
 )
