@@ -12,7 +12,8 @@ it stopped, and lines that are removed are measured anew. ``results/tabular.txt`
 ``.png`` sum them up. The peers that are not in scikit-learn have environments of their
 own, and are left out without them::
 
-    python -m venv boost && boost/bin/pip install pandas catboost lightgbm
+    python -m venv boost
+    boost/bin/pip install pandas scikit-learn catboost lightgbm
     python -m venv xrfm && xrfm/bin/pip install torch xrfm==0.4.5  # that for the CPU
 
 Rows: at most 8000 to train on and 10000 to test on, drawn anew by each seed; from the

@@ -43,6 +43,7 @@ from ..fitting.validation import (
     check_number,
     check_one_of,
     check_rows,
+    column_name,
     on_its_device,
     replaced_parameters,
     warn_user,
@@ -903,9 +904,8 @@ class _RecursiveFeatureMachine(
         if self._columns.categories:
             j = self._columns.categories[0]
             raise ValueError(
-                "gradients need columns of numbers, and column "
-                f"{getattr(self, 'feature_names_in_', range(j + 1))[j]!r} of X is a "
-                "category: pass model.estimator_ and model.transform(X) for gradients "
+                f"gradients need columns of numbers, and column {column_name(self, j)} "
+                "of X is a category: pass model.estimator_ and model.transform(X) for gradients "
                 "along the columns of X R"
             )
         of_prepared = mapped_gradients(

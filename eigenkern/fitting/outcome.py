@@ -14,7 +14,7 @@ from ..problems.data import rows_of
 from ..problems.problem import shuffled, take_entries
 from ..rows.lazy_rows import is_lazy, rows_at
 from ..rows.robust import medians, sampled
-from .validation import warn_user
+from .validation import column_name, warn_user
 
 # A model has learned nothing if its training loss is above 1 - _LEAST_SHARE times that
 # of the best constant. If the solver knows it to be below 1 - _CLEAR_SHARE, maybe on
@@ -156,9 +156,7 @@ def have_leverage(squared_norms, dtype):
 
 
 def _warn(estimator, X, column, value, consequence, place=None):
-    place = column if place is None else place
-    names = getattr(estimator, "feature_names_in_", None)
-    name = place if names is None else repr(str(names[place]))
+    name = column_name(estimator, column if place is None else place)
     if scipy.sparse.issparse(X):
         usual = np.abs(X[:, [column]].data)
         usual = float(np.median(usual)) if len(usual) else 0.0

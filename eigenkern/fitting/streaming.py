@@ -21,6 +21,7 @@ from .validation import (
     check_same_location,
     check_verbose,
     check_weights,
+    column_name,
     publish,
     total_weights,
     validated,
@@ -357,7 +358,9 @@ class Streaming:
         n_differing = 0 if column is None else memory.n_differing + 1
         self._memory_ = memory._replace(n_differing=n_differing)
         if self._memory_.is_sorted:
-            what = "the target" if column < 0 else f"feature {column}"
+            what = "the target"
+            if column >= 0:
+                what = f"feature {column_name(self, column)}"
             warn_user(
                 f"{type(self).__name__} gets unshuffled data: {n_differing} pieces in "
                 f"a row differ from the rows before them, the last one in {what}; it "

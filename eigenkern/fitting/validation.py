@@ -116,6 +116,12 @@ def warn_of_few_rows(n_centers, n_distinct):
         )
 
 
+def column_name(estimator, column):
+    """Return what messages call a column of X: its name in quotes, or its number."""
+    names = getattr(estimator, "feature_names_in_", None)
+    return str(column) if names is None else repr(str(names[column]))
+
+
 def warn_user(message, category=ConvergenceWarning):
     """Warn, with the line of the caller of the package."""
     level, frame = 1, sys._getframe()

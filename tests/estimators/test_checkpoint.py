@@ -301,10 +301,21 @@ def test_early_stopping_goes_on_bit_for_bit(name, data, copies, tmp_path, monkey
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_early_stopping_on_given_rows(data, copies, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "model",
+    [
+        NytroRegressor(n_centers=30),
+        EigenProRegressor(early_stopping=True),
+        EigenProRegressor(n_centers=30, early_stopping=True),
+        LinearEigenProRegressor(early_stopping=True),
+        DSGRegressor(batch_size=40, max_features=256, early_stopping=True),
+    ],
+    ids=repr,
+)
+def test_early_stopping_on_given_rows(model, data, copies, tmp_path, monkeypatch):
     monkeypatch.setattr("eigenkern.plan.of_closed_forms.factorizes", lambda *_: False)
     X, y, _ = data
-    model = NytroRegressor(n_centers=30, max_iter=4, random_state=0)
+    model = clone(model).set_params(max_iter=4, random_state=0)
     given = {"X_val": X[80:], "y_val": y[80:]}
     expected = clone(model).fit(X[:80], y[:80], **given)
     every = every_epoch(tmp_path / "all")

@@ -116,6 +116,9 @@ def test_a_feature_that_the_target_does_not_depend_on():
     _, said = learned(REGRESSORS["eigenpro"], X[rows], y[rows], 1)
     said = [text for text in said if "gets unshuffled data" in text]
     assert len(said) == 1 and "in feature 2;" in said[0]
+    frame = pytest.importorskip("pandas").DataFrame(X, columns=list("abc"))
+    _, said = learned(REGRESSORS["eigenpro"], frame.iloc[rows], y[rows], 1)
+    assert "in feature 'c';" in said[-1]
 
 
 @pytest.mark.parametrize("order", ["y", "x"])
