@@ -422,9 +422,17 @@ class Table:
         return (self.values(data, m, field, seeds) for m in (method, other))
 
     def ratio(self, data, method, other, field="error"):
-        """Mean of a method over that of another; NaN where one was not run."""
+        """Mean of a method over that of another; NaN where one was not run.
+
+        Over no error at all it is infinite, or 1 without errors.
+        """
         values, others = self.pair(data, method, other, field)
-        return values.mean() / others.mean() if len(values) else np.nan
+        if not len(values):
+            return np.nan
+        mean, of_other = values.mean(), others.mean()
+        if of_other == 0:
+            return 1.0 if mean == 0 else np.inf
+        return mean / of_other
 
     def spread(self, data, method, other):
         """Deviation over the seeds of the ratio of the errors; 0 for one seed."""
@@ -434,7 +442,7 @@ class Table:
     def ratios(self, method, other, field="error"):
         """Ratios of all data sets, by name."""
         found = {d: self.ratio(d, method, other, field) for d in self.data}
-        return {d: ratio for d, ratio in found.items() if np.isfinite(ratio)}
+        return {d: ratio for d, ratio in found.items() if not np.isnan(ratio)}
 
 
 def bars(table):

@@ -905,8 +905,8 @@ class _RecursiveFeatureMachine(
             j = self._columns.categories[0]
             raise ValueError(
                 f"gradients need columns of numbers, and column {column_name(self, j)} "
-                "of X is a category: pass model.estimator_ and model.transform(X) for gradients "
-                "along the columns of X R"
+                "of X is a category: pass model.estimator_ and model.transform(X) for "
+                "gradients along the columns of X R"
             )
         of_prepared = mapped_gradients(
             self.estimator_, self._prepared(X), self.metric_root_
