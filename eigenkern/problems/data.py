@@ -549,7 +549,9 @@ class Data:
 def _stacked(X, Z):
     """Return the rows of X and of Z as one array, of the library and type of X."""
     if scipy.sparse.issparse(X):
-        return scipy.sparse.vstack([X, Z], format=X.format, dtype=X.dtype)
+        rows = Z if scipy.sparse.issparse(Z) else scipy.sparse.csr_array(to_numpy(Z))
+        return scipy.sparse.vstack([X, rows], format=X.format, dtype=X.dtype)
+    Z = Z.toarray() if scipy.sparse.issparse(Z) else Z
     return namespace(X).concat([X, cast(move(Z, *location_of(X)), X.dtype)])
 
 

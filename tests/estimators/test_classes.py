@@ -103,11 +103,13 @@ def test_every_class_is_trained_with(seed):
     weights = np.where(np.arange(100) == 99, 0.0, 1.0)  # none of the last class
     X = np.arange(100.0)[:, None]
     data = Data(X, codes[:, None], codes, weights, seed_of(seed), codes)
-    train, held_out = split(data, True, 0.1)
+    model = EigenProClassifier(early_stopping=True, validation_fraction=0.1)
+    same, train, held_out = split(model, data, True)
+    assert same is data
     assert_array_equal(np.sort([*train, *held_out]), np.arange(99))
     assert_array_equal(np.bincount(codes[held_out], minlength=5), [6, 4, 0, 0, 0])
-    again = split(replace(data, rng=seed_of(seed)), True, 0.1)
-    assert_array_equal(again[0], train)
+    again = split(model, replace(data, rng=seed_of(seed)), True)
+    assert_array_equal(again[1], train)
 
 
 @of_epochs

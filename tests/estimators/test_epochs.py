@@ -163,6 +163,9 @@ def test_given_rows_that_nothing_scores_are_refused(rng):
     model = EigenProRegressor("precomputed", early_stopping=True)
     with pytest.raises(ValueError, match="X_val and y_val need a kernel by name"):
         model.fit(X @ X.T, y, X_val=X_val @ X.T, y_val=y_val)
+    model = EigenProRegressor(early_stopping=True)
+    with pytest.raises(ValueError, match="sample_weight_val"):
+        model.fit(X, y, X_val=X_val, y_val=y_val, sample_weight_val=0 * y_val)
 
 
 def test_given_rows_of_sparse_data_and_other_libraries(rng, other_xp):
@@ -170,8 +173,9 @@ def test_given_rows_of_sparse_data_and_other_libraries(rng, other_xp):
     X, y, *given = judged_rows(model, rng)
     dense = clone(model).fit(X, y, X_val=given[0], y_val=given[1])
     parts = scipy.sparse.csr_array(X), scipy.sparse.csr_array(given[0])
-    sparse = clone(model).fit(parts[0], y, X_val=parts[1], y_val=given[1])
-    assert_allclose(sparse.validation_scores_, dense.validation_scores_, rtol=1e-6)
+    for train, new in ((parts[0], parts[1]), (parts[0], given[0]), (X, parts[1])):
+        sparse = clone(model).fit(train, y, X_val=new, y_val=given[1])
+        assert_allclose(sparse.validation_scores_, dense.validation_scores_, rtol=1e-6)
     kernel = EigenProRegressor(early_stopping=True, random_state=0, max_iter=3)
     dense = clone(kernel).fit(X, y, X_val=given[0], y_val=given[1])
     with config_context(array_api_dispatch=True):
