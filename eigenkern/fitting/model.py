@@ -214,7 +214,7 @@ class Model(Conveniences, CallbackSupportMixin, BaseEstimator):
         return Data(X, Y, y, weights, rng, groups, validation, precomputed)
 
     def _validate_given(self, X, y, sample_weight, n_outputs, of_class):
-        """Return X, targets and weights of validated rows to select on."""
+        """Return X, targets, labels and weights of validated rows to select on."""
         try:
             X, y = validated(self, X, y, reset=False, **self._checks_of_y)
             Y, labels = self._encode(y, X.dtype, reset=False, name="y_val")

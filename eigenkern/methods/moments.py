@@ -216,9 +216,9 @@ class WeightedKernel(NormalEquations):
         xp, N, K = namespace(self.weights), self.weight, self.gram()
         floor = self._floor(K)
         values, V = eigh(K)
-        lowest, top, noise = float(values[0]), float(values[-1]), 0.0
-        if self.semidefinite and lowest < 0:
-            noise, lowest = -lowest, 0.0
+        lowest, top = float(values[0]), float(values[-1])
+        noise = max(-lowest, 0.0) if self.semidefinite else 0.0
+        lowest += noise
         # A kernel that is zero, or negative, has no positive eigenvalue.
         negative = (values < -floor) | (values[-1] <= 0)
         tiny = xp.full_like(values, EPS**2 * max(top, -lowest) or 1.0)

@@ -281,9 +281,9 @@ def last_iteration(spectrum, step_size):
     """Return the t after which more iterations change nothing.
 
     By then every component is fitted (`_FITTED`), unless its eigenvalue is rounding. In
-    the span of equal rows with different targets 1 / (gamma t) has to stay above
-    rounding by a factor (`_ABOVE_ROUNDING`), or the model is rounding.
+    the span of equal rows with different targets, and of rows far from the others,
+    1 / (gamma t) has to stay above rounding by a factor, or the model is rounding.
     """
-    slowest = spectrum.resolved(_ABOVE_ROUNDING)
-    slowest = step_size * max(float(spectrum.values[0]) / _FITTED, slowest)
+    least = spectrum.resolved(_ABOVE_ROUNDING)
+    slowest = step_size * max(float(spectrum.values[0]) / _FITTED, least)
     return math.ceil(1 / max(slowest, 1 / LAST))

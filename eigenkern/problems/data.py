@@ -481,18 +481,17 @@ class Data:
 
         Those without weight are left out.
         """
-        (X, *others), n = self.validation, len(self.targets)
+        (X, targets, labels, w), n = self.validation, len(self.targets)
         if self.precomputed or is_lazy(self.X) or is_lazy(X):
             what = "a kernel by name" if self.precomputed else "rows in memory"
             raise ValueError(
                 f"X_val and y_val need {what}; pass validation_fraction, to hold rows "
                 "of X out"
             )
-        targets, labels, w = others
         weights = None
-        if not (self.weights is None and w is None):
-            parts = self.weights_of(np.arange(n)), np.ones(len(targets))
-            weights = np.concatenate([parts[0], parts[1] if w is None else w])
+        if self.weights is not None or w is not None:
+            w = np.ones(len(targets)) if w is None else w
+            weights = np.concatenate([self.weights_of(np.arange(n)), w])
         labels = np.concatenate([self.labels, labels])
         data = replace(
             self,

@@ -155,6 +155,25 @@ def test_the_best_epoch_on_given_rows_is_the_model(model, rng):
     assert_allclose(model.score(X_val, y_val), best, rtol=1e-6)
 
 
+@pytest.mark.parametrize("model", [m for m in BY_EPOCHS if is_classifier(m)], ids=str)
+def test_given_rows_with_weights_labels_and_another_precision(model, rng):
+    X, y, X_val, y_val = judged_rows(model, rng)
+    X_val[0] = 1e12
+    model = clone(model).set_params(early_stopping=True, max_iter=3, random_state=0)
+    weighted = clone(model).set_params(class_weight={0: 1.0, 1: 2.0, 2: 3.0})
+    weighted.fit(X, y, X_val=X_val, y_val=y_val)
+    explicit = {"sample_weight": 1.0 + y, "sample_weight_val": 1.0 + y_val}
+    same = clone(model).fit(X, y, X_val=X_val, y_val=y_val, **explicit)
+    assert_allclose(same.validation_scores_, weighted.validation_scores_, rtol=1e-6)
+    assert_allclose(same.decision_function(X), weighted.decision_function(X), rtol=1e-6)
+    assert np.isfinite(weighted.predict_proba(X_val)).all()
+    names, single = np.array(["a", "b", "c"]), X.astype(np.float32)
+    plain = clone(model).fit(single, y, X_val=X_val.astype(np.float32), y_val=y_val)
+    named = clone(model).fit(single, names[y], X_val=X_val, y_val=names[y_val])
+    assert named.validation_scores_ == plain.validation_scores_
+    assert_allclose(named.predict_proba(X), plain.predict_proba(X))
+
+
 def test_given_rows_that_nothing_scores_are_refused(rng):
     for model in (EigenProRegressor(), LinearEigenProClassifier(), DSGRegressor()):
         X, y, X_val, y_val = judged_rows(model, rng)
