@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 
@@ -104,8 +105,8 @@ MODELS = {
 }
 
 
-@pytest.fixture(scope="module")
-def client():
+@contextmanager
+def two_workers():
     with (
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, dashboard_address=":0"
@@ -116,10 +117,27 @@ def client():
     gc.collect()  # remaining sockets, while their warnings are ignored
 
 
+@pytest.fixture(scope="module")
+def client():
+    with two_workers() as client:
+        yield client
+
+
+@pytest.fixture
+def mortal_client():
+    """Return a client whose workers may be killed.
+
+    A worker that is killed while its nanny still waits for it is not started again,
+    and one may register with the scheduler before that: such workers are not shared.
+    """
+    with two_workers() as client, client.as_current():
+        yield client
+
+
 @pytest.fixture(autouse=True)
 def no_client(request, monkeypatch):
-    """Without `client`, chunks are computed here even if a client exists."""
-    if "client" not in request.fixturenames:
+    """Without a client, chunks are computed here even if one exists."""
+    if not {"client", "mortal_client"} & set(request.fixturenames):
         monkeypatch.setattr("eigenkern.rows.dask_rows.cluster", Here)
 
 
@@ -427,7 +445,7 @@ def test_centers_are_split_if_a_worker_cannot_hold_them(client):
     ],
 )
 def test_a_worker_that_dies_costs_its_chunks(
-    function, when, client, iterates, made, monkeypatch, request
+    function, when, mortal_client, iterates, made, monkeypatch, request
 ):
     """It dies after some products of the steps were requested."""
     if function is rows_of_chunks:
@@ -439,10 +457,9 @@ def test_a_worker_that_dies_costs_its_chunks(
         if asked_for is function:
             asked.append(1)
             if len(asked) == when:
-                os.kill(min(client.run(os.getpid).values()), signal.SIGKILL)
+                os.kill(min(mortal_client.run(os.getpid).values()), signal.SIGKILL)
         return handles
 
-    client.wait_for_workers(2, timeout=120)
     monkeypatch.setattr(DaskRows, "run", kill)
     D = da.from_array(X, chunks=(170, 4))
     if function is not _normal_product:
@@ -892,7 +909,6 @@ def test_workers_without_enough_memory(monkeypatch):
 
 def test_chunks_are_spread_evenly(client, monkeypatch):
     """Even if they share a task; persisted chunks stay where they are."""
-    client.wait_for_workers(2, timeout=120)
     first = min(client.nthreads())
     D = da.from_array(X, chunks=(75, 4))
     for lazy in (D, D - D.mean(axis=0)):
