@@ -8,8 +8,13 @@ Run ::
 
 Each fit is a process of its own, on all cores, one after the other; a fit that takes
 longer than ``--limit`` seconds is ended. Each is a line of ``results/compare.csv``; a
-run that was interrupted goes on where it stopped. xRFM and himalaya are left out where
-they are not installed (``pip install himalaya xrfm torch``).
+run that was interrupted goes on where it stopped. xRFM, himalaya and
+scikit-learn-intelex are left out where they are not installed (``pip install himalaya
+xrfm torch scikit-learn-intelex``); of the last, `compare_intelex.csv` has whole sets ::
+
+    python benchmarks/compare.py --rows all --data ijcnn1 a9a mnist \\
+        --methods eigenpro centers svm intelex \\
+        --out benchmarks/results/compare_intelex.csv
 
 Rows: at most ``--rows`` to train on, 10000 to test on, drawn with seed 0, in float32.
 Columns have mean 0 and deviation 1 but for images (in [0, 1]) and a9a (0 or 1); real
@@ -58,12 +63,15 @@ METHODS = {
     "linear": ("Linear EigenPro", "eigenkern"),
     "rfm": ("RFM", "eigenkern"),
     "svm": ("SVC, SVR", "scikit-learn"),
+    "intelex": ("SVC, SVR of scikit-learn-intelex", "scikit-learn-intelex"),
     "ridge": ("KernelRidge, Gaussian kernel", "scikit-learn"),
     "nystroem": ("Nystroem, 2000 centers, + RidgeCV", "scikit-learn"),
     "himalaya": ("himalaya KernelRidgeCV, cv=3", "himalaya"),
     "xrfm": ("xRFM, a fifth of the rows to validate", "xrfm"),
     "boosting": ("HistGradientBoosting", "scikit-learn"),
 }
+# Of packages that are imported by another name.
+MODULES = {"scikit-learn": "sklearn", "scikit-learn-intelex": "sklearnex"}
 FIELDS = (
     "data",
     "rows",
@@ -123,6 +131,10 @@ def make(method, regression, X):
         return getattr(eigenkern, name + kind)(random_state=0, **parameters), False
     if method == "svm":
         from sklearn.svm import SVC, SVR
+
+        return (SVR() if regression else SVC()), False
+    if method == "intelex":
+        from sklearnex.svm import SVC, SVR
 
         return (SVR() if regression else SVC()), False
     if method == "ridge":
@@ -210,9 +222,7 @@ def run(args):
     installed = [
         method
         for method in args.methods
-        if importlib.util.find_spec(
-            METHODS[method][1].replace("scikit-learn", "sklearn")
-        )
+        if importlib.util.find_spec(MODULES.get(METHODS[method][1], METHODS[method][1]))
     ]
     for name in args.data:
         X, y, X_test, y_test, regression = part(name, args.rows)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+from sklearn.base import clone
 
 from ..arrays.array import move, namespace, take, to_numpy
 from ..arrays.devices import compute_devices
@@ -17,33 +18,51 @@ from ..plan.of_parts import plan_of_parts
 from ..problems.data import LeftOut, OutOfSample
 from ..problems.kernel_parameters import make_kernel
 from ..problems.problem import Problem
+from ..rows.dask_rows import Here, reuse_freed_memory
 from ..rows.robust import cast
 from ..rows.transfer import StreamedRows
 from .eigenpro import EigenProClassifier, EigenProRegressor
 
 
 class PartSolver(Saved):
-    """Solves one part after the other; ``solve(data)`` prepares the fit to one."""
+    """Solves one part after the other, or those at hand on the workers of a cluster.
+
+    ``model._part(data)`` is the part; each has random numbers of its own.
+    """
 
     _saved = ("n_done",)
 
-    def __init__(self, solve, data, parts, say):
-        self._solve, self._data, self._parts, self._say = solve, data, parts, say
+    def __init__(self, model, data, parts, cluster, say):
+        self._model, self._data, self._parts = model, data, parts
+        self._seeds = data.rng.randint(2**31 - 1, size=len(parts))
+        self._cluster, self._say, self._handles = cluster, say, {}
         self.n_done = 0
 
     def __next__(self):
-        rows, n_parts = self._parts[self.n_done], len(self._parts)
+        i = self.n_done
         self.n_done += 1
-        self._say(f"part {self.n_done} of {n_parts}: {len(rows)} rows")
-        _, solver, chosen, rule = self._solve(self._data.take(rows))
-        train(solver, rule)
-        found, left_out = chosen | rule.fitted_attributes(), rule.out_of_sample()
-        names = "dual_coef_", "intercept_", "alpha_"
-        part = {name: found[name] for name in names}
-        part["left_out"] = None if left_out is None else list(left_out)
-        if "_left_out" in found:
-            part["observations"] = list(found["_left_out"])
-        return State(part, loss=float(found["loss_curve_"][-1]))
+        n_rows, n_parts = len(self._parts[i]), len(self._parts)
+        self._say(f"part {self.n_done} of {n_parts}: {n_rows} rows")
+        found = self._cluster.attempt(lambda: self._solved(i), self._handles.clear)
+        return State(found.pop("part"), **found)
+
+    def _solved(self, i):
+        """Return a part; while one waits for it, workers have the next ones."""
+        ahead = 2 * self._cluster.n_workers - 1
+        for j in range(i, min(i + ahead, len(self._parts))):
+            if j not in self._handles:
+                rng = np.random.RandomState(self._seeds[j])
+                data = replace(self._data.take(self._parts[j]), rng=rng)
+                data = self._cluster.send(data)
+                self._handles[j] = self._cluster.submit(_part, self._model, data)
+        return self._cluster.gather([self._handles.pop(i)])[0]
+
+
+def _part(model, data):
+    """Return a part of a model, in the process that has the data."""
+    reuse_freed_memory()
+    with np.errstate(all="ignore"):
+        return model._part(data)
 
 
 class PartRule(Rule):
@@ -169,8 +188,8 @@ class _LocalMachines:
 
     _task = None  # parts are no iterations: together they are the model
     _calibrates = True
-    #: What shows a part, in place of `_say`.
-    _say_part = None
+    #: What shows a part, in place of `_say`, and what solves it.
+    _say_part, _cluster = None, Here()
 
     def _progress(self):
         return None  # `PartSolver` shows the parts
@@ -195,13 +214,13 @@ class _LocalMachines:
             data = data.take(rows)
         most = self._plan(shape_of(self, data)).part_rows
         partition, parts = _divided(data, most)
-        problem = Problem(self.device, data.X)
-        solver = PartSolver(super()._prepare, data, parts, self._say_part or self._say)
-        kernel = make_kernel(self.kernel, self.bandwidth, data.X, data.rng)
-
+        problem, model = Problem(self.device, data.X), clone(self)
         # Some of each part are left out, and the others tell the variance there.
         some = -(-self._n_left_out // len(parts))
-        self._n_left_out = min(some, min(map(len, parts)) // 3)
+        model._n_left_out = min(some, min(map(len, parts)) // 3)
+        say = self._say_part or self._say
+        solver = PartSolver(model, data, parts, self._cluster, say)
+        kernel = make_kernel(self.kernel, self.bandwidth, data.X, data.rng)
 
         def attributes(solved):
             observations = _left_out_of_parts(data, parts, solved)
@@ -227,6 +246,18 @@ class _LocalMachines:
             }
 
         return problem, solver, {}, PartRule(len(parts), attributes)
+
+    def _part(self, data):
+        """Return a part of the model, and its loss."""
+        _, solver, chosen, rule = super()._prepare(data)
+        train(solver, rule)
+        found, left_out = chosen | rule.fitted_attributes(), rule.out_of_sample()
+        names = "dual_coef_", "intercept_", "alpha_"
+        part = {name: found[name] for name in names}
+        part["left_out"] = None if left_out is None else list(left_out)
+        if "_left_out" in found:
+            part["observations"] = list(found["_left_out"])
+        return {"part": part, "loss": float(found["loss_curve_"][-1])}
 
     def _expand(self, X):
         xp, device = compute_devices(self.device, X)[0]

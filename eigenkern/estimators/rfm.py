@@ -57,6 +57,7 @@ from ..plan.parameters import is_precomputed
 from ..problems.data import LeftOut, draw, hold_out
 from ..problems.kernel_parameters import make_kernel
 from ..problems.problem import take
+from ..rows.dask_rows import Here
 from ..rows.frames import FrameRows
 from ..rows.lazy_rows import MappedRows, by_rows, in_memory, is_lazy
 from ..rows.robust import cast, frame_of_distances, sampled, without_far_values
@@ -295,13 +296,13 @@ class MetricProblem:
         if hasattr(model, "_n_left_out"):
             model._n_left_out = n_left_out
         if local is not None:
-            model._say_part = self._model._say
+            model._say_part, model._cluster = self._model._say, self._model._cluster
         weights = data.weights
         if self._of_class is not None:  # probabilities don't respect those of classes
             own = self._of_class[data.groups]
             weights = np.where(own > 0, weights / np.where(own > 0, own, 1.0), 0.0)
         model.fit(X, data.labels, weights, **(keep or {}))
-        for name in ("_tells_outcome", "_n_left_out", "_say_part"):
+        for name in ("_tells_outcome", "_n_left_out", "_say_part", "_cluster"):
             vars(model).pop(name, None)
         return model
 
@@ -669,8 +670,8 @@ class _RecursiveFeatureMachine(
     _takes_constant_targets = False  # its estimator does so
     _takes_tables = True
     _takes_less = ("n_centers", "max_metric_rows", "max_gradient_rows")
-    #: Of the last fit, while one goes on that has checkpoints.
-    _checkpoint_of_parts = None
+    #: Of a fit that goes on: the checkpoint of its parts, and what solves them.
+    _checkpoint_of_parts, _cluster = None, Here()
 
     def __init__(
         self,
@@ -815,9 +816,9 @@ class _RecursiveFeatureMachine(
         return data if X is data.X else replace(data, X=X)  # with known ranks
 
     def _fit_to(self, data, callbacks, keeper):
-        inside = {}
+        inside = {"_cluster": vars(self).pop("_cluster", Here())}
         if keeper is not None:
-            inside = {"_checkpoint_of_parts": keeper.within("parts")}
+            inside["_checkpoint_of_parts"] = keeper.within("parts")
         with replaced_parameters(self, inside):
             return super()._fit_to(data, callbacks, keeper)
 
@@ -858,7 +859,11 @@ class _RecursiveFeatureMachine(
         return problem, SavedRounds(problem, rule, problem.plan.n_rounds), {}, rule
 
     def _read(self, data):
-        """Return data whose rows are in memory: all become centers of the model."""
+        """Return data whose rows are in memory: all become centers of the model.
+
+        The workers that had them can solve parts of the model.
+        """
+        self._cluster = getattr(data.X, "cluster", self._cluster)
         n, d = data.X.shape
         needed = 1e6 * plan_of(self, data.X, data.targets.shape[1]).memory["total"]
         needed += n * d * data.X.dtype.itemsize

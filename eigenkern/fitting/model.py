@@ -225,6 +225,12 @@ class Model(Conveniences, CallbackSupportMixin, BaseEstimator):
                 f"y_val must have as many outputs as y, {n_outputs}; got {Y.shape[1]}"
             )
         weights = total_weights(sample_weight, of_class, labels, "sample_weight_val")
+        codes = self._stratify(labels if weights is None else labels[weights > 0])
+        if codes is not None and len(np.unique(codes)) == 1 < len(self.classes_):
+            warn_user(
+                f"y_val holds only the class {self.classes_.tolist()[codes[0]]!r}, of "
+                "which a constant model may be the best; pass rows of every class"
+            )
         return X, Y, labels, weights
 
     def _holds_out(self, n):

@@ -384,12 +384,14 @@ def on_its_device(method):
 
 @contextmanager
 def replaced_parameters(estimator, values):
-    """Replace parameters of an estimator for a while."""
-    given = {name: getattr(estimator, name) for name in values}
+    """Replace parameters, or other attributes, of an estimator for a while."""
+    given = {name: vars(estimator)[name] for name in values if name in vars(estimator)}
     vars(estimator).update(values)
     try:
         yield
     finally:
+        for name in values:
+            vars(estimator).pop(name, None)
         vars(estimator).update(given)
 
 

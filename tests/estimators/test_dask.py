@@ -39,10 +39,12 @@ from eigenkern import (
     NytroRegressor,
     RandomFourierFeatures,
     RBFNetworkFeatures,
+    RFMClassifier,
     RFMRegressor,
 )
 from eigenkern.arrays.array import namespace, to_numpy
 from eigenkern.arrays.threads import n_blas_threads
+from eigenkern.estimators.local_machines import PartSolver, _part
 from eigenkern.inspection import average_gradient_outer_product, gradient
 from eigenkern.kernels import Gaussian, Laplacian, Linear
 from eigenkern.operators.distributed import (
@@ -1053,6 +1055,57 @@ def test_parts_of_the_posterior_are_for_arrays():
     model = NystromRegressor(n_centers=60).fit(X, Y)
     with pytest.raises(ValueError, match="map_blocks"):
         model.predict(da.from_array(X), return_std=True)
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Let direct solutions, and so parts, have at most 150 rows."""
+    monkeypatch.setattr("eigenkern.plan.sizes._DIRECT_ROWS", 150)
+
+
+@pytest.mark.parametrize("cls", [RFMRegressor, RFMClassifier])
+def test_workers_solve_parts(cls, client, small_parts, monkeypatch, tmp_path):
+    """The model is that of rows in memory, bit for bit, and so is one resumed."""
+    model, solved, submit = cls(random_state=0, max_rounds=1), [], client.submit
+
+    def count(function, *args, **options):
+        solved.append(function is _part)
+        return submit(function, *args, **options)
+
+    y = Y if cls is RFMRegressor else LABELS
+    expected = clone(model).fit(X, y)
+    monkeypatch.setattr(client, "submit", count)
+    D = da.from_array(X, chunks=(170, 4))
+    model.fit(D, da.from_array(y, chunks=170), checkpoint=tmp_path / "fit")
+    assert sum(solved) == model.n_parts_ > 4
+    again = clone(model).fit(D, y, checkpoint=tmp_path / "fit", resume=True)
+    assert sum(solved) == model.n_parts_  # none once more
+    for one in (model, again):
+        assert_allclose(values(one, X), values(expected, X), rtol=1e-9, atol=1e-12)
+        assert "_cluster" not in vars(one) | vars(one.estimator_)
+    plain = clone(model).fit(X, y)
+    assert sum(solved) == model.n_parts_  # rows in memory stay here
+    assert_array_equal(values(plain, X), values(expected, X))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_worker_that_dies_while_it_solves_parts(
+    mortal_client, small_parts, monkeypatch
+):
+    asked, solved = [], PartSolver._solved
+
+    def kill(solver, i):
+        asked.append(i)
+        if len(asked) == 3:
+            os.kill(min(mortal_client.run(os.getpid).values()), signal.SIGKILL)
+        return solved(solver, i)
+
+    monkeypatch.setattr(PartSolver, "_solved", kill)
+    model = RFMRegressor(random_state=0, max_rounds=1)
+    model.fit(da.from_array(X, chunks=(170, 4)), Y)
+    assert len(asked) > 4
+    expected = clone(model).fit(X, Y)
+    assert_allclose(model.predict(X), expected.predict(X), rtol=1e-9, atol=1e-12)
 
 
 def test_a_search_on_workers(client):

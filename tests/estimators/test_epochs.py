@@ -1,5 +1,6 @@
 """The stopping rule of epochs: which coefficients become the model."""
 
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -172,6 +173,19 @@ def test_given_rows_with_weights_labels_and_another_precision(model, rng):
     named = clone(model).fit(single, names[y], X_val=X_val, y_val=names[y_val])
     assert named.validation_scores_ == plain.validation_scores_
     assert_allclose(named.predict_proba(X), plain.predict_proba(X))
+
+
+def test_given_rows_of_one_class_warn(rng):
+    model = LinearEigenProClassifier(early_stopping=True, max_iter=3, random_state=0)
+    X, y, X_val, y_val = judged_rows(model, rng)
+    names = np.array(["a", "b", "c"])
+    one = {"X_val": X_val, "y_val": names[0 * y_val]}
+    only_b = {"X_val": X_val, "y_val": names[y_val], "sample_weight_val": y_val == 1}
+    for given, name in ((one, "'a'"), (only_b, "'b'")):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.fit(X, names[y], **given)
+        assert f"y_val holds only the class {name}, of which" in str(caught[0].message)
 
 
 def test_given_rows_that_nothing_scores_are_refused(rng):
