@@ -56,8 +56,8 @@ class SpectrumDisplay:
     in_sample : array of shape (k,)
         lambda_{q+1} of the subsample.
     held_out : array of shape (k,)
-        The largest eigenvalue of the preconditioned kernel, measured on rows that are
-        in the subsample no more often than the rows of the data.
+        The largest eigenvalue of the preconditioned kernel, measured on rows among
+        which those of the subsample have no larger a share than among all rows.
     chosen : int
         The q in use.
     name : str, default=None
@@ -286,7 +286,7 @@ class RegularizationPathDisplay:
     """Validation error along a path of models, and the one that was chosen.
 
     The chosen penalty is the largest whose error equals the least one within noise, so
-    that it lies at the right end of a flat valley, which is shaded.
+    it lies at the right end of a flat valley, which is shaded.
 
     It is recommended to use `from_estimator`; all parameters are stored as attributes.
 

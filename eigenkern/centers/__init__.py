@@ -79,8 +79,8 @@ def kmeans(
 ) -> Any:
     """Choose the means of clusters of rows.
 
-    If the rows form clusters, fewer means than random rows give the same accuracy. Uses
-    scikit-learn's ``MiniBatchKMeans``, on the host.
+    If the rows form clusters, means need fewer centers than random rows for the same
+    accuracy. Uses scikit-learn's ``MiniBatchKMeans``, on the host.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def leverage_scores(
     weights: ArrayLike | None = None,
     random_state: AnyGenerator = None,
 ) -> Any:
-    """Choose rows at random, with higher probability if other rows explain them less.
+    """Choose rows at random, more likely those that other rows explain less.
 
     The probabilities are approximate ridge leverage scores, so that sparse regions get
     centers too. Takes up to 2000 columns of the kernel matrix.

@@ -305,10 +305,10 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     """Kernel regression of any convex loss by doubly stochastic gradients.
 
     Every step takes a batch of rows and a block of random Fourier features of the
-    kernel, which are drawn again from a seed whenever they are needed. So the model is
-    only its coefficients, its size does not grow with the number of rows, and no number
-    of features fixed in advance limits its accuracy. The parameters from `algorithm` on
-    are for experts.
+    kernel, which are drawn again from a seed whenever they are needed. So the model
+    consists only of its coefficients, its size does not grow with the number of rows,
+    and no number of features fixed in advance limits its accuracy. The parameters from
+    `algorithm` on are for experts.
 
     Parameters
     ----------
@@ -351,8 +351,9 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         the loss at its constant, but at least 1e-6; and 1e-6 in `partial_fit`, or if
         rows are held out.
     max_iter : int, default=100
-        Maximum number of epochs: more fit the training rows more closely. An epoch is
-        one pass over the rows, or several if it would have fewer than 32 steps.
+        Maximum number of epochs: more epochs fit the training rows more closely. An
+        epoch is one pass over the rows, or several if it would have fewer than 32
+        steps.
     early_stopping : bool, default=False
         Whether to hold out rows, score them every epoch, stop when the score no longer
         improves, and keep the best epoch's coefficients. This, too, keeps the model
@@ -371,19 +372,20 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         if a batch holds all rows.
     block_size : int or "auto", default="auto"
         Random frequencies per block, each a cosine and a sine: F in the papers. A step
-        changes one block, but the first steps of `fit` up to 8192 frequencies; larger
-        blocks make better but slower steps. "auto": 32 to 128, depending on the number
-        of rows; 256 if no running values are kept.
+        changes one block, but the first steps of `fit` change up to 8192 frequencies;
+        larger blocks make better but slower steps. "auto": 32 to 128, depending on the
+        number of rows; 256 if no running values are kept.
     batch_size : int or "auto", default="auto"
-        Rows per step, B; fewer need less memory. "auto": all rows, as long as their
-        features for one block fit in 128 MB; 4096 if no running values are kept.
+        Rows per step, B; fewer rows need less memory. "auto": all rows, as long as
+        their features for one block fit in 128 MB; 4096 if no running values are kept.
     n_new : int, default=1
         How many new blocks "udsg" changes before `n_old` old ones; G in the paper.
     n_old : int or "auto", default="auto"
         How many old blocks, drawn at random, "udsg" then changes; U in the paper. More
-        old ones make smaller models and faster predictions, but larger errors. "auto":
-        new blocks in proportion to the change that a step makes (times `n_new`), so
-        that few features make small errors. In `partial_fit` "auto" is 1.
+        old blocks make smaller models and faster predictions, but larger errors.
+        "auto": new blocks in proportion to the change that a step makes (times
+        `n_new`), so that few features are enough for small errors. In `partial_fit`
+        "auto" is 1.
     step_size : float, "auto" or tuple, default="auto"
         Step gamma of an update; pass a number to repeat an experiment. "auto": 0.8 of
         the longest stable step, measured on up to 2000 rows, decaying as 1 / (1 + c t):
@@ -420,9 +422,9 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     seeds_ : array of shape (n_blocks,)
         Block k is drawn from a counter-based generator with this seed.
     offset_ : array of shape (n_features,)
-        Median of the rows that the model began with; it is subtracted from X.
+        Median of the rows that the model began with, which is subtracted from X.
     limits_ : array of shape (n_features,)
-        How far from it entries of X, such as fill values, are cut off.
+        How far from `offset_` entries of X, such as fill values, are cut off.
     kernel_ : Kernel
         The kernel object with its bandwidth.
     bandwidth_ : float
@@ -550,11 +552,11 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         its rows should be a fair sample, and as many as in later pieces. Each step
         evaluates all blocks: limit them by `max_features`.
 
-        Up to 2000 rows are kept as a sample of all so far. If a piece is unlike them,
-        or makes the model worse on them, as many kept rows are learned instead. In such
-        a stream everything is chosen and learned anew from the kept rows whenever the
-        number of rows has doubled, or the product of that number and the loss. Later
-        pieces of fewer than 32 rows wait for more.
+        Up to 2000 rows are kept as a sample of all rows so far. If a piece is unlike
+        this sample, or makes the model worse on it, as many of the kept rows are
+        learned instead. In such a stream everything is chosen and learned anew from the
+        kept rows whenever the number of rows has doubled, or the product of that number
+        and the loss. Later pieces of fewer than 32 rows wait for more rows.
 
         Parameters
         ----------
@@ -655,7 +657,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         Returns
         -------
         score : float
-            1 is best. D^2 is 0 if quantiles of y, without X, are as good.
+            1 is best. D^2 is 0 if the quantiles of y, without X, are as good.
         """
         check_is_fitted(self)
         if np.ndim(self._fitted_quantile) != 1:
@@ -700,8 +702,9 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         the loss at its constant, but at least 1e-6; and 1e-6 in `partial_fit`, or if
         rows are held out.
     max_iter : int, default=100
-        Maximum number of epochs: more fit the training rows more closely. An epoch is
-        one pass over the rows, or several if it would have fewer than 32 steps.
+        Maximum number of epochs: more epochs fit the training rows more closely. An
+        epoch is one pass over the rows, or several if it would have fewer than 32
+        steps.
     early_stopping : bool, default=False
         Whether to hold out rows, score them every epoch, stop when the score no longer
         improves, and keep the best epoch's coefficients. This, too, keeps the model
@@ -723,19 +726,20 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         if a batch holds all rows.
     block_size : int or "auto", default="auto"
         Random frequencies per block, each a cosine and a sine: F in the papers. A step
-        changes one block, but the first steps of `fit` up to 8192 frequencies; larger
-        blocks make better but slower steps. "auto": 32 to 128, depending on the number
-        of rows; 256 if no running values are kept.
+        changes one block, but the first steps of `fit` change up to 8192 frequencies;
+        larger blocks make better but slower steps. "auto": 32 to 128, depending on the
+        number of rows; 256 if no running values are kept.
     batch_size : int or "auto", default="auto"
-        Rows per step, B; fewer need less memory. "auto": all rows, as long as their
-        features for one block fit in 128 MB; 4096 if no running values are kept.
+        Rows per step, B; fewer rows need less memory. "auto": all rows, as long as
+        their features for one block fit in 128 MB; 4096 if no running values are kept.
     n_new : int, default=1
         How many new blocks "udsg" changes before `n_old` old ones; G in the paper.
     n_old : int or "auto", default="auto"
         How many old blocks, drawn at random, "udsg" then changes; U in the paper. More
-        old ones make smaller models and faster predictions, but larger errors. "auto":
-        new blocks in proportion to the change that a step makes (times `n_new`), so
-        that few features make small errors. In `partial_fit` "auto" is 1.
+        old blocks make smaller models and faster predictions, but larger errors.
+        "auto": new blocks in proportion to the change that a step makes (times
+        `n_new`), so that few features are enough for small errors. In `partial_fit`
+        "auto" is 1.
     step_size : float, "auto" or tuple, default="auto"
         Step gamma of an update; pass a number to repeat an experiment. "auto": 0.8 of
         the longest stable step, measured on up to 2000 rows, decaying as 1 / (1 + c t):
@@ -773,9 +777,9 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
     seeds_ : array of shape (n_blocks,)
         Block k is drawn from a counter-based generator with this seed.
     offset_ : array of shape (n_features,)
-        Median of the rows that the model began with; it is subtracted from X.
+        Median of the rows that the model began with, which is subtracted from X.
     limits_ : array of shape (n_features,)
-        How far from it entries of X, such as fill values, are cut off.
+        How far from `offset_` entries of X, such as fill values, are cut off.
     kernel_ : Kernel
         The kernel object with its bandwidth.
     bandwidth_ : float
@@ -810,7 +814,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         How `predict_proba` maps values to probabilities: `scale`, `offsets`, `floor`;
         only with early stopping and a loss other than "log_loss".
     classes_ : ndarray of shape (n_classes,)
-        Labels, a NumPy array even if X is of another library.
+        Labels; a NumPy array even if X comes from another library.
     n_features_in_ : int
         Number of features of X.
     feature_names_in_ : ndarray of shape (n_features,)
@@ -902,11 +906,11 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         its rows should be a fair sample, and as many as in later pieces. Each step
         evaluates all blocks: limit them by `max_features`.
 
-        Up to 2000 rows are kept as a sample of all so far. If a piece is unlike them,
-        or makes the model worse on them, as many kept rows are learned instead. In such
-        a stream everything is chosen and learned anew from the kept rows whenever the
-        number of rows has doubled, or the product of that number and the loss. Later
-        pieces of fewer than 32 rows wait for more.
+        Up to 2000 rows are kept as a sample of all rows so far. If a piece is unlike
+        this sample, or makes the model worse on it, as many of the kept rows are
+        learned instead. In such a stream everything is chosen and learned anew from the
+        kept rows whenever the number of rows has doubled, or the product of that number
+        and the loss. Later pieces of fewer than 32 rows wait for more rows.
 
         Parameters
         ----------

@@ -272,10 +272,10 @@ class _EigenPro(Streaming, KernelModel):
 
         The first 8000 rows, or `n_centers` if that is more, decide what `fit` chooses:
         centers, bandwidth, intercept, preconditioner and step. Then every row is read
-        once per epoch, about as many rows at a time, as by `partial_fit`. The size of
-        the pieces does not matter. If the stream fails or is interrupted, what was
-        learned so far is kept and the error is raised. A model that was fitted before
-        is replaced.
+        once per epoch, about that many rows at a time, and learned as by `partial_fit`.
+        The size of the pieces does not matter. If the stream fails or is interrupted,
+        what was learned so far is kept and the error is raised. A model that was fitted
+        before is replaced.
 
         Parameters
         ----------
@@ -340,10 +340,11 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         the median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
         radial kernels.
     n_centers : int, default=None
-        Number p of centers, for a model that does not grow with the rows: more centers
-        make it more accurate, and slower. If there are fewer distinct rows, all become
-        centers, with a warning; the first piece of a stream must have enough. None:
-        every training row is a center (a kernel machine), or as many as `centers` has.
+        Number p of centers, for a model that does not grow with the number of rows:
+        more centers make it more accurate, and slower. If there are fewer distinct
+        rows, all become centers, with a warning; the first piece of a stream must have
+        enough. None: every training row is a center (a kernel machine), or as many as
+        `centers` has.
     centers : {"uniform", "kmeans", "leverage_scores", "rpcholesky"} or array of shape \
             (n_centers, n_features), default="uniform"
         How to choose the centers, see `eigenkern.centers`, or the centers themselves,
@@ -351,13 +352,13 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     alpha : float or "auto", default="auto"
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |f|^2``, added to the *mean* squared error: ``KernelRidge``'s alpha = a
-        is a / n here. With its own centers the model is that of `NystromRegressor`.
+        is a / n here. A model with its own centers is that of `NystromRegressor`.
         "auto": the one that best predicts new rows in kernel ridge regression on a
         quarter of the rows, at most 4000, or by leave-one-out on up to 1000; but 0 if
         ``early_stopping=True``, with "eigenpro3-exact", and for data in pieces. 0: as
         in the papers, only the number of epochs regularizes.
     max_iter : int, default=20
-        Maximum number of epochs: more fit the training rows more closely.
+        Maximum number of epochs: more epochs fit the training rows more closely.
     early_stopping : bool, default=False
         Whether to hold out rows, score them every epoch, stop when the score no longer
         improves, and keep the best epoch's coefficients. This, too, keeps the model
@@ -384,7 +385,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         or if the rows are in a file, a Dask array or a stream.
 
         Kernel machines: the preconditioner of "eigenpro2" lives on the subsample, that
-        of "eigenpro1" on all rows: it costs n^2 (d + q) more multiply-adds to set up
+        of "eigenpro1" on all rows, which costs n^2 (d + q) more multiply-adds to set up
         and n q l more in each step, and stores 2 n q numbers. "sgd" is plain mini-batch
         gradient descent, EigenPro with q = 0: the baseline.
 
@@ -396,19 +397,20 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         rows: the paper's algorithm 1, for small data.
     n_components : int or "auto", default="auto"
         Number of eigenvectors in the preconditioner, q (not of features, as in
-        `RandomFourierFeatures`): more allow longer steps and cost more. 0 is plain
-        mini-batch gradient descent. Eigenvectors lost to rounding are left out.
+        `RandomFourierFeatures`): more eigenvectors allow longer steps, but cost more. 0
+        is plain mini-batch gradient descent. Eigenvectors lost to rounding are left
+        out.
     subsample_size : int or "auto", default="auto"
-        Number of rows to compute the eigenvectors from, s: more make them more exact.
-        "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000. Time
-        grows as s^3. In a model on centers: how many centers carry the preconditioner,
-        at most 2000 or 4000.
+        Number of rows to compute the eigenvectors from, s: more rows make them more
+        exact. "auto": all of up to 1000 rows, at most 2000 below 100000 rows,
+        else 4000. Time grows as s^3. In a model on centers: how many centers carry the
+        preconditioner, at most 2000 or 4000.
     svd_solver : {"nystrom", "randomized"}, default="nystrom"
         How "eigenpro1" and "eigenpro3-exact" find eigenvectors on all n rows from the
         subsample: by the Nystrom method, or as singular vectors of s rows of the kernel
         matrix, which is a little more accurate and stores s n numbers.
     batch_size : int or "auto", default="auto"
-        Rows per step, m; fewer need less memory. "auto": as many as keep a machine
+        Rows per step, m; fewer rows need less memory. "auto": as many as keep a machine
         of this kind busy and fit its memory, at most an eighth of the rows.
     step_size : float, "auto" or "bound", default="auto"
         Step eta of the update ``a_b -= eta / m * (f(X_b) - y_b)``; pass a number to
@@ -421,7 +423,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         times shorter. Any step is halved if the iteration diverges.
     damping : float in (0, 1], default=1.0
         How far to reduce the q largest eigenvalues: 1 reduces them to the next one, and
-        less reduces them further, which regularizes. This is tau in the paper.
+        a smaller value reduces them further, which regularizes. This is tau in the
+        paper.
     tol : float, default=1e-4
         Stop when the training loss, as a fraction of the first epoch's (with early
         stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
@@ -445,7 +448,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     ----------
     dual_coef_ : array of shape (n_centers, n_outputs)
         Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. In a kernel machine
-        they are 0 for rows without weight and held-out rows.
+        they are 0 for rows of zero weight and for held-out rows.
     centers_ : array of shape (n_centers, n_features) or None
         The centers; in a kernel machine the X of the fit, not a copy. None for
         kernel="precomputed".
@@ -471,8 +474,9 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     n_components_, subsample_size_ : int
         q and s.
     eigenvalues_ : array of shape (q + 1,)
-        The largest eigenvalues of the subsample's kernel matrix, divided by s; in
-        "eigenpro1" of the full one, divided by n. Its diagonal includes the penalty.
+        The largest eigenvalues of the subsample's kernel matrix, divided by s; for
+        "eigenpro1" those of the full matrix, divided by n. Its diagonal includes the
+        penalty.
     beta_, top_eigenvalue_ : float
         The noise of a step and the largest eigenvalue of the preconditioned kernel,
         measured on up to 4000 rows.
@@ -546,17 +550,18 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
 
         The first piece decides what `fit` chooses: centers, bandwidth, intercept,
         preconditioner and step; 8000 rows suffice. Rows are taken in the given order,
-        but at random from a piece whose halves differ, because it is sorted.
-        Later pieces of a multiple of ``batch_size_ * projection_interval_`` rows give
-        the same model as one call with all of them. Preconditioner and step are
-        computed again after `fit` and when parameters change; kernel and centers stay.
-        A kernel machine that was fitted before is replaced.
+        but in random order from a piece whose halves differ, because it is sorted.
+        Later pieces whose number of rows is a multiple of ``batch_size_ *
+        projection_interval_`` give the same model as one call with all of these rows.
+        Preconditioner and step are computed again after `fit` and when parameters
+        change; kernel and centers stay. A kernel machine that was fitted before is
+        replaced.
 
-        Up to 2000 rows are kept as a sample of all so far. If a piece is unlike them,
-        or makes the model worse on them, as many kept rows are learned instead. In such
-        a stream everything is chosen and learned anew from the kept rows whenever the
-        number of rows has doubled, or the product of that number and the loss. Later
-        pieces of fewer than 32 rows wait for more.
+        Up to 2000 rows are kept as a sample of all rows so far. If a piece is unlike
+        this sample, or makes the model worse on it, as many of the kept rows are
+        learned instead. In such a stream everything is chosen and learned anew from the
+        kept rows whenever the number of rows has doubled, or the product of that number
+        and the loss. Later pieces of fewer than 32 rows wait for more rows.
 
         Parameters
         ----------
@@ -587,9 +592,10 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
 class EigenProClassifier(ClassificationTargets, _EigenPro):
     """Kernel classification by EigenPro: preconditioned stochastic gradient descent.
 
-    Least squares: two classes are targets -1 and +1, and the sign decides; more classes
-    have a column each, and the largest value decides. The algorithm is that of
-    `EigenProRegressor`. The parameters from `algorithm` on are for experts.
+    Least squares: two classes are coded as targets -1 and +1, and the sign of the
+    output gives the class; more classes have a column each, and the column with the
+    largest value gives the class. The algorithm is that of `EigenProRegressor`. The
+    parameters from `algorithm` on are for experts.
 
     Parameters
     ----------
@@ -609,10 +615,11 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         the median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
         radial kernels.
     n_centers : int, default=None
-        Number p of centers, for a model that does not grow with the rows: more centers
-        make it more accurate, and slower. If there are fewer distinct rows, all become
-        centers, with a warning; the first piece of a stream must have enough. None:
-        every training row is a center (a kernel machine), or as many as `centers` has.
+        Number p of centers, for a model that does not grow with the number of rows:
+        more centers make it more accurate, and slower. If there are fewer distinct
+        rows, all become centers, with a warning; the first piece of a stream must have
+        enough. None: every training row is a center (a kernel machine), or as many as
+        `centers` has.
     centers : {"uniform", "kmeans", "leverage_scores", "rpcholesky"} or array of shape \
             (n_centers, n_features), default="uniform"
         How to choose the centers, see `eigenkern.centers`, or the centers themselves,
@@ -620,13 +627,13 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     alpha : float or "auto", default="auto"
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |f|^2``, added to the *mean* squared error: ``KernelRidge``'s alpha = a
-        is a / n here. With its own centers the model is that of `NystromRegressor`.
+        is a / n here. A model with its own centers is that of `NystromRegressor`.
         "auto": the one that best predicts new rows in kernel ridge regression on a
         quarter of the rows, at most 4000, or by leave-one-out on up to 1000; but 0 if
         ``early_stopping=True``, with "eigenpro3-exact", and for data in pieces. 0: as
         in the papers, only the number of epochs regularizes.
     max_iter : int, default=20
-        Maximum number of epochs: more fit the training rows more closely.
+        Maximum number of epochs: more epochs fit the training rows more closely.
     early_stopping : bool, default=False
         Whether to hold out rows, score them every epoch, stop when the score no longer
         improves, and keep the best epoch's coefficients. This, too, keeps the model
@@ -655,7 +662,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         or if the rows are in a file, a Dask array or a stream.
 
         Kernel machines: the preconditioner of "eigenpro2" lives on the subsample, that
-        of "eigenpro1" on all rows: it costs n^2 (d + q) more multiply-adds to set up
+        of "eigenpro1" on all rows, which costs n^2 (d + q) more multiply-adds to set up
         and n q l more in each step, and stores 2 n q numbers. "sgd" is plain mini-batch
         gradient descent, EigenPro with q = 0: the baseline.
 
@@ -667,19 +674,20 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         rows: the paper's algorithm 1, for small data.
     n_components : int or "auto", default="auto"
         Number of eigenvectors in the preconditioner, q (not of features, as in
-        `RandomFourierFeatures`): more allow longer steps and cost more. 0 is plain
-        mini-batch gradient descent. Eigenvectors lost to rounding are left out.
+        `RandomFourierFeatures`): more eigenvectors allow longer steps, but cost more. 0
+        is plain mini-batch gradient descent. Eigenvectors lost to rounding are left
+        out.
     subsample_size : int or "auto", default="auto"
-        Number of rows to compute the eigenvectors from, s: more make them more exact.
-        "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000. Time
-        grows as s^3. In a model on centers: how many centers carry the preconditioner,
-        at most 2000 or 4000.
+        Number of rows to compute the eigenvectors from, s: more rows make them more
+        exact. "auto": all of up to 1000 rows, at most 2000 below 100000 rows,
+        else 4000. Time grows as s^3. In a model on centers: how many centers carry the
+        preconditioner, at most 2000 or 4000.
     svd_solver : {"nystrom", "randomized"}, default="nystrom"
         How "eigenpro1" and "eigenpro3-exact" find eigenvectors on all n rows from the
         subsample: by the Nystrom method, or as singular vectors of s rows of the kernel
         matrix, which is a little more accurate and stores s n numbers.
     batch_size : int or "auto", default="auto"
-        Rows per step, m; fewer need less memory. "auto": as many as keep a machine
+        Rows per step, m; fewer rows need less memory. "auto": as many as keep a machine
         of this kind busy and fit its memory, at most an eighth of the rows.
     step_size : float, "auto" or "bound", default="auto"
         Step eta of the update ``a_b -= eta / m * (f(X_b) - y_b)``; pass a number to
@@ -692,7 +700,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         times shorter. Any step is halved if the iteration diverges.
     damping : float in (0, 1], default=1.0
         How far to reduce the q largest eigenvalues: 1 reduces them to the next one, and
-        less reduces them further, which regularizes. This is tau in the paper.
+        a smaller value reduces them further, which regularizes. This is tau in the
+        paper.
     tol : float, default=1e-4
         Stop when the training loss, as a fraction of the first epoch's (with early
         stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
@@ -717,7 +726,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     ----------
     dual_coef_ : array of shape (n_centers, n_outputs)
         Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. In a kernel machine
-        they are 0 for rows without weight and held-out rows.
+        they are 0 for rows of zero weight and for held-out rows.
     centers_ : array of shape (n_centers, n_features) or None
         The centers; in a kernel machine the X of the fit, not a copy. None for
         kernel="precomputed".
@@ -743,8 +752,9 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     n_components_, subsample_size_ : int
         q and s.
     eigenvalues_ : array of shape (q + 1,)
-        The largest eigenvalues of the subsample's kernel matrix, divided by s; in
-        "eigenpro1" of the full one, divided by n. Its diagonal includes the penalty.
+        The largest eigenvalues of the subsample's kernel matrix, divided by s; for
+        "eigenpro1" those of the full matrix, divided by n. Its diagonal includes the
+        penalty.
     beta_, top_eigenvalue_ : float
         The noise of a step and the largest eigenvalue of the preconditioned kernel,
         measured on up to 4000 rows.
@@ -783,7 +793,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         ``alpha=0.0`` or ``warm_start=True`` it is absent, unless
         ``early_stopping=True``.
     classes_ : ndarray of shape (n_classes,)
-        Labels, a NumPy array even if X is of another library.
+        Labels; a NumPy array even if X comes from another library.
     n_features_in_ : int
         Number of features of X.
     feature_names_in_ : ndarray of shape (n_features,)
@@ -855,17 +865,18 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
 
         The first piece decides what `fit` chooses: centers, bandwidth, intercept,
         preconditioner and step; 8000 rows suffice. Rows are taken in the given order,
-        but at random from a piece whose halves differ, because it is sorted.
-        Later pieces of a multiple of ``batch_size_ * projection_interval_`` rows give
-        the same model as one call with all of them. Preconditioner and step are
-        computed again after `fit` and when parameters change; kernel and centers stay.
-        A kernel machine that was fitted before is replaced.
+        but in random order from a piece whose halves differ, because it is sorted.
+        Later pieces whose number of rows is a multiple of ``batch_size_ *
+        projection_interval_`` give the same model as one call with all of these rows.
+        Preconditioner and step are computed again after `fit` and when parameters
+        change; kernel and centers stay. A kernel machine that was fitted before is
+        replaced.
 
-        Up to 2000 rows are kept as a sample of all so far. If a piece is unlike them,
-        or makes the model worse on them, as many kept rows are learned instead. In such
-        a stream everything is chosen and learned anew from the kept rows whenever the
-        number of rows has doubled, or the product of that number and the loss. Later
-        pieces of fewer than 32 rows wait for more.
+        Up to 2000 rows are kept as a sample of all rows so far. If a piece is unlike
+        this sample, or makes the model worse on it, as many of the kept rows are
+        learned instead. In such a stream everything is chosen and learned anew from the
+        kept rows whenever the number of rows has doubled, or the product of that number
+        and the loss. Later pieces of fewer than 32 rows wait for more rows.
 
         Parameters
         ----------

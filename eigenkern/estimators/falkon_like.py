@@ -346,11 +346,11 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
     centers : str or array, default="uniform"
         How to choose the centers. "uniform": random rows. "rpcholesky": rows by
         randomly pivoted Cholesky, in time n m^2; for unevenly spread data it needs
-        fewer centers for the same accuracy. "leverage_scores": random rows, drawn by
-        approximate ridge leverage scores; for such data too, in the same time.
-        "kmeans": means of clusters of rows. Or an array of shape (n_centers,
-        n_features): the centers, which need not be rows of X. With kernel="precomputed"
-        neither "kmeans" nor an array.
+        fewer centers for the same accuracy. "leverage_scores": random rows, drawn with
+        probabilities given by approximate ridge leverage scores; for such data too, in
+        the same time. "kmeans": means of clusters of rows. Or an array of shape
+        (n_centers, n_features): the centers, which need not be rows of X. With
+        kernel="precomputed" neither "kmeans" nor an array is possible.
     alpha : float or "auto", default="auto"
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |f|^2``, added to the *mean* squared error: scikit-learn's
@@ -446,10 +446,10 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
 class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
     """Kernel ridge classification on centers by preconditioned conjugate gradients.
 
-    Least squares: two classes are targets -1 and +1, and the sign decides; more classes
-    have a column each, and the largest value decides. The algorithm is that of
-    `FalkonLikeRegressor`. With ``loss="log_loss"`` it is logistic regression, by
-    Newton's method.
+    Least squares: two classes are coded as targets -1 and +1, and the sign of the
+    output gives the class; more classes have a column each, and the column with the
+    largest value gives the class. The algorithm is that of `FalkonLikeRegressor`. With
+    ``loss="log_loss"`` it is logistic regression, by Newton's method.
 
     Parameters
     ----------
@@ -477,11 +477,11 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
     centers : str or array, default="uniform"
         How to choose the centers. "uniform": random rows. "rpcholesky": rows by
         randomly pivoted Cholesky, in time n m^2; for unevenly spread data it needs
-        fewer centers for the same accuracy. "leverage_scores": random rows, drawn by
-        approximate ridge leverage scores; for such data too, in the same time.
-        "kmeans": means of clusters of rows. Or an array of shape (n_centers,
-        n_features): the centers, which need not be rows of X. With kernel="precomputed"
-        neither "kmeans" nor an array.
+        fewer centers for the same accuracy. "leverage_scores": random rows, drawn with
+        probabilities given by approximate ridge leverage scores; for such data too, in
+        the same time. "kmeans": means of clusters of rows. Or an array of shape
+        (n_centers, n_features): the centers, which need not be rows of X. With
+        kernel="precomputed" neither "kmeans" nor an array is possible.
     loss : {"squared_error", "log_loss"}, default="squared_error"
         Loss to minimize. "squared_error": least squares on labels. "log_loss": kernel
         logistic regression, multinomial for more than two classes, whose probabilities
@@ -550,7 +550,7 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         How `predict_proba` maps values to probabilities: `scale`, `offsets`, `floor`;
         absent with ``loss="log_loss"``.
     classes_ : ndarray of shape (n_classes,)
-        Labels, a NumPy array even if X is of another library.
+        Labels; a NumPy array even if X comes from another library.
     n_features_in_ : int
         Number of features of X.
     feature_names_in_ : ndarray of shape (n_features,)

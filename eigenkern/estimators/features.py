@@ -171,9 +171,9 @@ class RandomFourierFeatures(FeatureMap):
         at random. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
         radial kernels.
     n_components : int, default=100
-        Number of features, D (not of eigenvectors, as in EigenPro): more follow the
-        kernel more closely. The error of phi(x)' phi(z) has a standard deviation of
-        about sqrt(1 / D) for distant rows, and less for near ones.
+        Number of features, D (not of eigenvectors, as in EigenPro): more features
+        follow the kernel more closely. The error of phi(x)' phi(z) has a standard
+        deviation of about sqrt(1 / D) for distant rows, and less for near ones.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
         Where to compute. "auto": where X lives. Otherwise rows are copied there, and
         their features back.
@@ -189,7 +189,7 @@ class RandomFourierFeatures(FeatureMap):
         Median of the training rows (1000 of them), subtracted from all rows: k(x, z)
         stays the same, and a large offset would cost accuracy.
     limits_ : array of shape (n_features,)
-        How far from it entries of X, such as fill values, are cut off.
+        How far from `offset_` entries of X, such as fill values, are cut off.
     kernel_ : Kernel
         The kernel object with its bandwidth.
     bandwidth_ : float
@@ -210,8 +210,8 @@ class RandomFourierFeatures(FeatureMap):
 
     Notes
     -----
-    Takes D d / 2 multiply-adds and D sines or cosines per row, and no memory besides
-    the features except a few tiles. Ma and Belkin use D cosines with random phases,
+    Takes D d / 2 multiply-adds and D sines or cosines per row, and no memory beyond the
+    features except for a few tiles. Ma and Belkin use D cosines with random phases,
     which take twice the products and have errors even for x = z.
 
     References
@@ -307,9 +307,9 @@ class RBFNetworkFeatures(FeatureMap):
         at random. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
         radial kernels.
     n_centers : int, default=100
-        Number of centers, and so of features: more follow the kernel more closely, at
-        proportional cost. If there are fewer distinct training rows, all of them are
-        centers, with a warning. Not used if `centers` is an array.
+        Number of centers, and so of features: more of them follow the kernel more
+        closely, at proportional cost. If there are fewer distinct training rows, all of
+        them are centers, with a warning. Not used if `centers` is an array.
     centers : {"uniform", "kmeans"} or array, default="uniform"
         How to choose the centers. "uniform": training rows drawn without replacement.
         "kmeans": means of clusters of the training rows, by scikit-learn's
@@ -346,7 +346,7 @@ class RBFNetworkFeatures(FeatureMap):
     Notes
     -----
     Takes D (d + 2) multiply-adds and D evaluations of the kernel's function per row,
-    and no memory besides the features except a few tiles.
+    and no memory beyond the features except for a few tiles.
 
     References
     ----------

@@ -26,7 +26,7 @@ _MAX_OUTPUTS = 10
 def gradient(model: Any, X: ArrayLike) -> Any:
     """Return the gradients of a fitted model's outputs at the rows of X.
 
-    The outputs are ``predict`` of a regressor, ``decision_function`` of a classifier.
+    The outputs are ``predict`` of a regressor or ``decision_function`` of a classifier.
 
     Parameters
     ----------

@@ -28,13 +28,13 @@ class KernelPCA(FeatureMap):
     The directions along which the rows vary most, not in the space of the columns but
     in the feature space of a kernel: scikit-learn's ``KernelPCA`` without the kernel
     matrix of all rows. The components are the best ones in the span of `n_centers` of
-    the rows; where these are all rows, they are those of scikit-learn.
+    the rows; if these are all rows, the components are those of scikit-learn.
 
     Parameters
     ----------
     n_components : int, default=2
         Number of components, the columns of the output. If there are fewer rows, as
-        many as rows.
+        many components as rows.
     kernel : str, Kernel or callable, default="gaussian"
         How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "manhattan",
         "cauchy", "matern32", "matern52", "polynomial", "linear", an object of
@@ -48,11 +48,11 @@ class KernelPCA(FeatureMap):
         at random. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
         radial kernels.
     n_centers : int or None, default=3000
-        Number of rows, drawn at random, whose span has the components. If there are no
-        more rows than that, all are centers, and the components are exact. More centers
-        are more accurate, and take time and memory as their square. None: every row is
-        a center, without a matrix of them, in time that grows as the square of the
-        rows; for rows in memory.
+        Number of rows, drawn at random, whose span contains the components. If there
+        are no more rows than that, all are centers, and the components are exact. More
+        centers make the components more accurate, but time and memory grow as the
+        square of their number. None: every row is a center, without a matrix of them,
+        in time that grows as the square of the number of rows; only for rows in memory.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
         Where to compute. "auto": where X lives. Otherwise rows are copied there, and
         their features back.
@@ -96,14 +96,14 @@ class KernelPCA(FeatureMap):
     8 p^2 numbers in float64, 600 MB for 3000 centers. The rows are read once, from
     memory, a file or Dask, and centered exactly.
 
-    With ``n_centers=None`` these components of 3000 centers, some more than asked for,
-    begin a block Krylov iteration on all rows. It ends when the residual of the last
-    eigenvector is 0.3 % of its eigenvalue, usually after one to three products with the
-    kernel matrix, n^2 d multiply-adds each. The components of new rows then take n
-    values of the kernel each.
+    With ``n_centers=None`` a block Krylov iteration on all rows begins with such
+    components on 3000 centers, a few more than asked for. It ends when the residual of
+    the last eigenvector is 0.3 % of its eigenvalue, usually after one to three products
+    with the kernel matrix, n^2 d multiply-adds each. The components of new rows then
+    take n values of the kernel each.
 
-    The largest principal angle between the components and the exact ones is the larger,
-    the closer the last eigenvalue is to the next one; see :doc:`the user guide
+    The closer the last eigenvalue is to the next one, the larger is the largest
+    principal angle between the components and the exact ones; see :doc:`the user guide
     <../user_guide/kernel_pca>`. As in scikit-learn, components without variance are
     zero. The sign is such that the value farthest from zero among the centers is
     positive.
@@ -118,7 +118,7 @@ class KernelPCA(FeatureMap):
 
     Examples
     --------
-    Two circles, which no line separates, and the first component of a kernel does:
+    Two circles, which no line separates, but the first component of a kernel does:
 
     >>> from sklearn.datasets import make_circles
     >>> from sklearn.linear_model import LogisticRegression

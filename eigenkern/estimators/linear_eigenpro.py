@@ -437,9 +437,9 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     ----------
     n_components : int or "auto", default="auto"
         Number of eigenvectors in the preconditioner, q (not of features, as in
-        `RandomFourierFeatures`): more allow longer steps and cost more. 0 is plain
-        mini-batch gradient descent; n_features or more means all of them. Those lost to
-        rounding are left out.
+        `RandomFourierFeatures`): more eigenvectors allow longer steps, but cost more. 0
+        is plain mini-batch gradient descent; n_features or more means all of them.
+        Those lost to rounding are left out.
     alpha : float or "auto", default="auto"
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |w|^2``, added to the *mean* squared error: ``Ridge``'s alpha = a is a
@@ -452,7 +452,7 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         while a sparse X stays sparse. A column that is constant, or within 10 eps of
         its first entry, is then ignored by the fit.
     max_iter : int, default=20
-        Maximum number of epochs: more fit the training rows more closely.
+        Maximum number of epochs: more epochs fit the training rows more closely.
     early_stopping : bool, default=False
         Whether to hold out rows, score them every epoch, stop when the score no longer
         improves, and keep the best epoch's coefficients. This, too, keeps the model
@@ -465,13 +465,13 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     verbose : int, default=0
         1 shows a line for each stage of `fit`, and the loss, score and time of epochs.
     subsample_size : int or "auto", default="auto"
-        Number of rows to compute the eigenvectors from, s: more make them more exact.
-        "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000; with
-        fewer features than that, eight rows per feature.
+        Number of rows to compute the eigenvectors from, s: more rows make them more
+        exact. "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else
+        4000; with fewer features than that, eight rows per feature.
     batch_size : int or "auto", default="auto"
-        Rows per step, m; fewer need less memory. "auto": as many as keep this machine
-        busy, at least 256; but at most an eighth of the rows if they are fewer than the
-        features, or a piece of the data.
+        Rows per step, m; fewer rows need less memory. "auto": as many as keep this
+        machine busy, at least 256; but at most an eighth of the rows if they are fewer
+        than the features, or a piece of the data.
     step_size : float, "auto" or "bound", default="auto"
         Step eta of the update ``w -= eta / m * P X_b' (f(X_b) - y_b)``; pass a number
         to repeat an experiment. "auto": 0.8 of the largest step that is stable in a
@@ -482,8 +482,9 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         is halved if the iteration diverges.
     damping : float in (0, 1], default=0.25
         How far to reduce the q largest eigenvalues: 1 reduces them to the next one, and
-        less reduces them further, to allow for inexact eigenvectors. This is tau in the
-        paper: 1/4 for random features, and 1 for kernels as in `EigenProRegressor`.
+        a smaller value reduces them further, to allow for inexact eigenvectors. This is
+        tau in the paper: 1/4 for random features, and 1 for kernels as in
+        `EigenProRegressor`.
     tol : float, default=1e-4
         Stop when the training loss, as a fraction of the first epoch's (with early
         stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
@@ -583,10 +584,11 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         intercept: it should have a thousand rows or more. The means are those of all
         rows seen.
 
-        Up to 2000 rows are kept as a sample of all so far. If a piece is unlike them,
-        or makes the model worse on them, as many kept rows are learned instead. In such
-        a stream preconditioner and step are chosen anew whenever the number of rows has
-        doubled. Later pieces of fewer than 32 rows wait for more.
+        Up to 2000 rows are kept as a sample of all rows so far. If a piece is unlike
+        this sample, or makes the model worse on it, as many of the kept rows are
+        learned instead. In such a stream preconditioner and step are chosen anew
+        whenever the number of rows has doubled. Later pieces of fewer than 32 rows wait
+        for more rows.
 
         Parameters
         ----------
@@ -617,17 +619,18 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
 class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     """Linear classification by EigenPro iteration: preconditioned gradient descent.
 
-    Least squares: two classes are targets -1 and +1, and the sign decides; more classes
-    have a column each, and the largest value decides. The algorithm is that of
-    `LinearEigenProRegressor`. The parameters from `subsample_size` on are for experts.
+    Least squares: two classes are coded as targets -1 and +1, and the sign of the
+    output gives the class; more classes have a column each, and the column with the
+    largest value gives the class. The algorithm is that of `LinearEigenProRegressor`.
+    The parameters from `subsample_size` on are for experts.
 
     Parameters
     ----------
     n_components : int or "auto", default="auto"
         Number of eigenvectors in the preconditioner, q (not of features, as in
-        `RandomFourierFeatures`): more allow longer steps and cost more. 0 is plain
-        mini-batch gradient descent; n_features or more means all of them. Those lost to
-        rounding are left out.
+        `RandomFourierFeatures`): more eigenvectors allow longer steps, but cost more. 0
+        is plain mini-batch gradient descent; n_features or more means all of them.
+        Those lost to rounding are left out.
     alpha : float or "auto", default="auto"
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |w|^2``, added to the *mean* squared error: ``Ridge``'s alpha = a is a
@@ -640,7 +643,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         while a sparse X stays sparse. A column that is constant, or within 10 eps of
         its first entry, is then ignored by the fit.
     max_iter : int, default=20
-        Maximum number of epochs: more fit the training rows more closely.
+        Maximum number of epochs: more epochs fit the training rows more closely.
     early_stopping : bool, default=False
         Whether to hold out rows, score them every epoch, stop when the score no longer
         improves, and keep the best epoch's coefficients. This, too, keeps the model
@@ -655,13 +658,13 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     verbose : int, default=0
         1 shows a line for each stage of `fit`, and the loss, score and time of epochs.
     subsample_size : int or "auto", default="auto"
-        Number of rows to compute the eigenvectors from, s: more make them more exact.
-        "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000; with
-        fewer features than that, eight rows per feature.
+        Number of rows to compute the eigenvectors from, s: more rows make them more
+        exact. "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else
+        4000; with fewer features than that, eight rows per feature.
     batch_size : int or "auto", default="auto"
-        Rows per step, m; fewer need less memory. "auto": as many as keep this machine
-        busy, at least 256; but at most an eighth of the rows if they are fewer than the
-        features, or a piece of the data.
+        Rows per step, m; fewer rows need less memory. "auto": as many as keep this
+        machine busy, at least 256; but at most an eighth of the rows if they are fewer
+        than the features, or a piece of the data.
     step_size : float, "auto" or "bound", default="auto"
         Step eta of the update ``w -= eta / m * P X_b' (f(X_b) - y_b)``; pass a number
         to repeat an experiment. "auto": 0.8 of the largest step that is stable in a
@@ -672,8 +675,9 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         is halved if the iteration diverges.
     damping : float in (0, 1], default=0.25
         How far to reduce the q largest eigenvalues: 1 reduces them to the next one, and
-        less reduces them further, to allow for inexact eigenvectors. This is tau in the
-        paper: 1/4 for random features, and 1 for kernels as in `EigenProRegressor`.
+        a smaller value reduces them further, to allow for inexact eigenvectors. This is
+        tau in the paper: 1/4 for random features, and 1 for kernels as in
+        `EigenProRegressor`.
     tol : float, default=1e-4
         Stop when the training loss, as a fraction of the first epoch's (with early
         stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
@@ -743,7 +747,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         beside this one does not learn; with ``alpha=0.0`` or ``warm_start=True`` it is
         absent, unless ``early_stopping=True``.
     classes_ : ndarray of shape (n_classes,)
-        Labels, a NumPy array even if X is of another library.
+        Labels; a NumPy array even if X comes from another library.
     n_features_in_ : int
         Number of features of X.
     feature_names_in_ : ndarray of shape (n_features,)
@@ -809,10 +813,11 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         intercept: it should have a thousand rows or more. The means are those of all
         rows seen.
 
-        Up to 2000 rows are kept as a sample of all so far. If a piece is unlike them,
-        or makes the model worse on them, as many kept rows are learned instead. In such
-        a stream preconditioner and step are chosen anew whenever the number of rows has
-        doubled. Later pieces of fewer than 32 rows wait for more.
+        Up to 2000 rows are kept as a sample of all rows so far. If a piece is unlike
+        this sample, or makes the model worse on it, as many of the kept rows are
+        learned instead. In such a stream preconditioner and step are chosen anew
+        whenever the number of rows has doubled. Later pieces of fewer than 32 rows wait
+        for more rows.
 
         Parameters
         ----------

@@ -58,7 +58,7 @@ class KernelNoveltyDetector(Conveniences, OutlierMixin, BaseEstimator):
         score(x) = k' (K + c I)^-1 k / k(x, x)
 
     It is near 1 where training rows are, and 0 far from all. Scores of rows that were
-    left out turn it into a p-value: the part of rows like the training rows that have
+    left out turn it into a p-value: the share of rows like the training rows that have
     no higher score. So with ``contamination=0.01`` one in a hundred rows that are like
     the training rows is called an outlier, whatever their distribution.
 
@@ -78,14 +78,14 @@ class KernelNoveltyDetector(Conveniences, OutlierMixin, BaseEstimator):
         radial kernels.
     n_centers : int, default=2000
         Number of centers p, distinct training rows drawn at random; all of them if
-        there are no more. More centers know more of the training rows: a fit takes
+        there are no more. More centers capture more of the training rows: a fit takes
         p^3 / 3 + 5000 p^2 multiply-adds, the score of a row p^2 / 2, and both 8 p^2
         bytes.
     contamination : float, default=0.01
-        Part of new rows that `predict` calls outliers although they are like the
-        training rows, the rate of false alarms; above 0 and at most 0.5. It is also the
-        part of outliers among the training rows, except copies of centers. A smaller
-        one needs more rows: at least 1 / contamination - 1 distinct ones.
+        Share of new rows like the training rows that `predict` calls outliers all the
+        same, the rate of false alarms; above 0 and at most 0.5. It is also the share of
+        outliers among the training rows, except copies of centers. A smaller value
+        needs more rows: at least 1 / contamination - 1 distinct ones.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
         Where to compute. "auto": where X lives. Otherwise X is copied there.
     random_state : int, RandomState instance or None, default=None
@@ -125,8 +125,8 @@ class KernelNoveltyDetector(Conveniences, OutlierMixin, BaseEstimator):
     it more than once.
 
     This is conformal prediction: for new rows that are exchangeable with the training
-    rows, p-values are uniform, whatever the distribution, except that a center which
-    is left out is scored by one center less. Rows of another time, place or writer are
+    rows, p-values are uniform, whatever the distribution, except that a center which is
+    left out is scored by one center fewer. Rows of another time, place or writer are
     not exchangeable, and more of them are outliers.
 
     References
@@ -317,7 +317,7 @@ class KernelNoveltyDetector(Conveniences, OutlierMixin, BaseEstimator):
 
     @on_its_device
     def p_values(self, X: ArrayLike) -> Any:
-        """Return the part of rows like the training rows with no higher score.
+        """Return the share of rows like the training rows with no higher score.
 
         With m left-out rows this is (1 + #{their scores <= score}) / (1 + m). A row
         with exactly the score of left-out rows is taken for one of them.
@@ -330,7 +330,7 @@ class KernelNoveltyDetector(Conveniences, OutlierMixin, BaseEstimator):
         Returns
         -------
         p : array of shape (n_samples,)
-            Of rows that are like the training rows at most a part a has a p-value of
+            Of rows that are like the training rows, at most a share a has a p-value of
             at most a. In the library and data type of X.
         """
         scores = self._scores(X, "p_values")

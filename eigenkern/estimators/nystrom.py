@@ -280,16 +280,16 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         centers, with a warning. "auto": all rows while that is fast (up to some 16 000
         rows on two cores, 11000 for a path), then 5 n^1/2 log n, or as many as a minute
         and half the memory allow; but a regressor takes at most 6000, with which it has
-        standard deviations, and no fewer if there is the time; if `centers` is an
-        array, its rows. None: all rows.
+        standard deviations, and no fewer if time allows; if `centers` is an array, its
+        rows. None: all rows.
     centers : str or array, default="uniform"
         How to choose the centers. "uniform": random rows. "rpcholesky": rows by
         randomly pivoted Cholesky, in time n m^2; for unevenly spread data it needs
-        fewer centers for the same accuracy. "leverage_scores": random rows, drawn by
-        approximate ridge leverage scores; for such data too, in the same time.
-        "kmeans": means of clusters of rows. Or an array of shape (n_centers,
-        n_features): the centers, which need not be rows of X. With kernel="precomputed"
-        neither "kmeans" nor an array.
+        fewer centers for the same accuracy. "leverage_scores": random rows, drawn with
+        probabilities given by approximate ridge leverage scores; for such data too, in
+        the same time. "kmeans": means of clusters of rows. Or an array of shape
+        (n_centers, n_features): the centers, which need not be rows of X. With
+        kernel="precomputed" neither "kmeans" nor an array is possible.
     alpha : float, "auto" or "path", default="auto"
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |f|^2``, added to the *mean* squared error: alpha n on the diagonal of
@@ -307,8 +307,8 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         How to select from a path: by the error on held-out rows (or on `X_val`, `y_val`
         of `fit`), by generalized cross-validation or by the exact leave-one-out error,
         the last two in closed form on all rows. "auto": "loo" below 1000 distinct rows
-        that are all centers, unless there is `X_val`; otherwise "holdout".
-        Of errors that noise alone may have made different the largest alpha counts.
+        that are all centers, unless there is `X_val`; otherwise "holdout". If noise
+        alone may have made errors different, the largest alpha among them is chosen.
     one_standard_error : bool, default=False
         Whether to take, with ``selection="holdout"``, the largest alpha whose error is
         within one standard error of the least. Within the noise it is as good, and it
@@ -383,8 +383,9 @@ class NystromRegressor(RegressionTargets, _Nystrom):
 
     Notes
     -----
-    Targets are centered by their mean, which becomes `intercept_`. A weight of 2 equals
-    the same row twice; but ``selection="loo"`` leaves out a row with all its weight.
+    Targets are centered by their mean, which becomes `intercept_`. A weight of 2 is the
+    same as having the row twice; but ``selection="loo"`` leaves out a row with all its
+    weight.
 
     With ``selection="holdout"``, at least 600 centers and 200 per output, the models of
     a path are computed in a rational Krylov space, accurate to some 1e-6 of the
@@ -478,10 +479,10 @@ class NystromRegressor(RegressionTargets, _Nystrom):
 class NystromClassifier(ClassificationTargets, _Nystrom):
     """Kernel ridge classification on all rows or on Nystrom centers, with its path.
 
-    Least squares: two classes are targets -1 and +1, and the sign decides; more classes
-    have a column each, and the largest value decides. The algorithm is that of
-    `NystromRegressor`. With ``loss="log_loss"`` it is logistic regression, by Newton's
-    method.
+    Least squares: two classes are coded as targets -1 and +1, and the sign of the
+    output gives the class; more classes have a column each, and the column with the
+    largest value gives the class. The algorithm is that of `NystromRegressor`. With
+    ``loss="log_loss"`` it is logistic regression, by Newton's method.
 
     Parameters
     ----------
@@ -506,16 +507,16 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         centers, with a warning. "auto": all rows while that is fast (up to some 16 000
         rows on two cores, 11000 for a path), then 5 n^1/2 log n, or as many as a minute
         and half the memory allow; but a regressor takes at most 6000, with which it has
-        standard deviations, and no fewer if there is the time; if `centers` is an
-        array, its rows. None: all rows.
+        standard deviations, and no fewer if time allows; if `centers` is an array, its
+        rows. None: all rows.
     centers : str or array, default="uniform"
         How to choose the centers. "uniform": random rows. "rpcholesky": rows by
         randomly pivoted Cholesky, in time n m^2; for unevenly spread data it needs
-        fewer centers for the same accuracy. "leverage_scores": random rows, drawn by
-        approximate ridge leverage scores; for such data too, in the same time.
-        "kmeans": means of clusters of rows. Or an array of shape (n_centers,
-        n_features): the centers, which need not be rows of X. With kernel="precomputed"
-        neither "kmeans" nor an array.
+        fewer centers for the same accuracy. "leverage_scores": random rows, drawn with
+        probabilities given by approximate ridge leverage scores; for such data too, in
+        the same time. "kmeans": means of clusters of rows. Or an array of shape
+        (n_centers, n_features): the centers, which need not be rows of X. With
+        kernel="precomputed" neither "kmeans" nor an array is possible.
     loss : {"squared_error", "log_loss"}, default="squared_error"
         Loss to minimize. "squared_error": least squares on labels. "log_loss": kernel
         logistic regression, multinomial for more than two classes, whose probabilities
@@ -538,8 +539,8 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         How to select from a path: by the error on held-out rows (or on `X_val`, `y_val`
         of `fit`), by generalized cross-validation or by the exact leave-one-out error,
         the last two in closed form on all rows. "auto": "loo" below 1000 distinct rows
-        that are all centers, unless there is `X_val`; otherwise "holdout".
-        Of errors that noise alone may have made different the largest alpha counts.
+        that are all centers, unless there is `X_val`; otherwise "holdout". If noise
+        alone may have made errors different, the largest alpha among them is chosen.
     one_standard_error : bool, default=False
         Whether to take, with ``selection="holdout"``, the largest alpha whose error is
         within one standard error of the least. Within the noise it is as good, and it
@@ -598,7 +599,7 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         How `predict_proba` maps values to probabilities: `scale`, `offsets`, `floor`;
         absent with ``loss="log_loss"``.
     classes_ : ndarray of shape (n_classes,)
-        Labels, a NumPy array even if X is of another library.
+        Labels; a NumPy array even if X comes from another library.
     n_features_in_ : int
         Number of features of X.
     feature_names_in_ : ndarray of shape (n_features,)
@@ -620,21 +621,20 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
 
     where the loss is ``log(1 + exp(-y f))`` for two classes, y = -1 or 1, and the
     softmax loss for more, with one column per class and sum zero. `alpha` means what it
-    does with half the squared error; it must be positive. "auto" is that of the least
-    log loss on held-out rows, with at most 2000 rows and 1000 centers; 1 / n for fewer
-    than 20. In
-    ``LogisticRegression`` of scikit-learn on features it is ``C = 1 / (alpha n)``,
-    where the sum of the weights, if any, replaces n. `decision_function` returns f, the
-    log odds for two classes.
+    does with half the squared error; it must be positive. "auto" is the value with the
+    least log loss on held-out rows, with at most 2000 rows and 1000 centers; 1 / n for
+    fewer than 20. For ``LogisticRegression`` of scikit-learn on features it corresponds
+    to ``C = 1 / (alpha n)``, where the sum of the weights, if any, replaces n.
+    `decision_function` returns f, the log odds for two classes.
 
     The path goes from large values to small ones, each model the start of the next. It
     ends when the held-out log loss rises, or has fallen by less than 1 % over a factor
-    of 10; ``alphas=None`` means 31 values. The objective is minimized to some 1e-5 of
-    its value. `selection` must be "holdout" and `store_coef_path` False. With all rows
-    as centers some Newton steps take n^3; "auto" uses all rows up to some 4500. The
-    centers are then the distinct rows with weight, listed in `center_indices_`. Every
-    iteration uses the kernel matrix of rows and centers, which is kept in memory up to
-    `cache_size`.
+    of 10; ``alphas=None`` means 31 values. The objective is minimized to within some
+    1e-5 of its value. `selection` must be "holdout" and `store_coef_path` False. With
+    all rows as centers some Newton steps take time n^3; "auto" uses all rows up to
+    some 4500. The centers are then the distinct rows of nonzero weight, listed in
+    `center_indices_`. Every iteration uses the kernel matrix of rows and centers, which
+    is kept in memory up to `cache_size`.
 
     References
     ----------

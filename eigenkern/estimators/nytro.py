@@ -247,13 +247,13 @@ class _Nytro(KernelModel):
 class NytroRegressor(RegressionTargets, _Nytro):
     """Kernel regression by early-stopped gradient descent on Nystrom centers.
 
-    Gradient descent on the mean squared error of
-    ``f(x) = sum_j a_j k(x, z_j) + intercept``, from zero, in the geometry of the
-    kernel; the number of iterations regularizes, and is selected in the same fit. With
-    all rows as centers this is early stopping (ES). The whole path comes from a few
-    Cholesky factors (for ``selection="gcv"`` an eigendecomposition) in n m^2 + m^3,
-    whatever its length; or, for a given `max_iter`, from iterating, n m each, if
-    cheaper.
+    Gradient descent on the mean squared error of ``f(x) = sum_j a_j k(x, z_j) +
+    intercept``, from zero, in the geometry of the kernel; the number of iterations
+    regularizes, and is selected in the same fit. With all rows as centers this is early
+    stopping (ES). The whole path comes from a few Cholesky factors (for
+    ``selection="gcv"`` an eigendecomposition) in time n m^2 + m^3, whatever its length;
+    or, for a given `max_iter`, from iterating, in time n m for each iteration, if that
+    is cheaper.
 
     Parameters
     ----------
@@ -281,20 +281,21 @@ class NytroRegressor(RegressionTargets, _Nytro):
     centers : str or array, default="uniform"
         How to choose the centers. "uniform": random rows. "rpcholesky": rows by
         randomly pivoted Cholesky, in time n m^2; for unevenly spread data it needs
-        fewer centers for the same accuracy. "leverage_scores": random rows, drawn by
-        approximate ridge leverage scores; for such data too, in the same time.
-        "kmeans": means of clusters of rows. Or an array of shape (n_centers,
-        n_features): the centers, which need not be rows of X. With kernel="precomputed"
-        neither "kmeans" nor an array.
+        fewer centers for the same accuracy. "leverage_scores": random rows, drawn with
+        probabilities given by approximate ridge leverage scores; for such data too, in
+        the same time. "kmeans": means of clusters of rows. Or an array of shape
+        (n_centers, n_features): the centers, which need not be rows of X. With
+        kernel="precomputed" neither "kmeans" nor an array is possible.
     max_iter : int or "auto", default="auto"
-        Maximum number of iterations, t in the paper. "auto": until more change nothing,
-        which costs no more in closed form; 500 if memory is too small for that, or
-        nothing is selected. Every t up to 20 is tried (up to 500 if `max_iter` or `tol`
-        is given), then each time a quarter more; every t if it iterates.
+        Maximum number of iterations, t in the paper. "auto": until more iterations
+        change nothing, which costs no more in closed form; 500 if memory is too small
+        for that, or if nothing is selected. Every t up to 20 is tried (up to 500 if
+        `max_iter` or `tol` is given), and then values that grow by a quarter each;
+        every t if it iterates.
     step_size : float or "auto", default="auto"
         Step gamma of gradient descent; pass a number to repeat an experiment. "auto": 1
-        over the largest eigenvalue of the problem, several times the paper's
-        ``1 / max k(x, x)``. Twice the "auto" step or more would diverge: an error.
+        over the largest eigenvalue of the problem, several times the paper's ``1 / max
+        k(x, x)``. Twice the "auto" step or more would diverge, and is an error.
     tol : float or None, default=None
         Which iteration to select. None: the one with the least error. A number: the
         first one that lowers the error by less than this fraction of it, as in the
@@ -302,8 +303,8 @@ class NytroRegressor(RegressionTargets, _Nytro):
     selection : {"auto", "holdout", "gcv", "loo", None}, default="auto"
         How to select the number of iterations. "holdout": by the error on held-out rows
         (or on `X_val`, `y_val` of `fit`). "gcv": by generalized cross-validation on all
-        rows. "loo": by the left-out residuals of a linear smoother, as if it did not
-        change without a row. None: run `max_iter` iterations. "auto": "loo" below 1000
+        rows. "loo": by the left-out residuals of a linear smoother, as if leaving a row
+        out did not change it. None: run `max_iter` iterations. "auto": "loo" below 1000
         distinct rows, all of them centers, otherwise "holdout".
     validation_fraction : float, default=0.2
         Fraction of the rows to hold out. Equal rows with equal targets stay together.
@@ -347,7 +348,8 @@ class NytroRegressor(RegressionTargets, _Nytro):
         gamma in use.
     iterations_ : array of shape (n_models,)
         The t of the path: every t up to 20 (up to 500 if `max_iter` or `tol` is given),
-        then each time a quarter more; every t if it was computed step by step.
+        and then values that grow by a quarter each; every t if it was computed step by
+        step.
     selection_ : str or None
         Criterion that selected the number of iterations.
     validation_path_ : array of shape (n_models,) or None
@@ -392,9 +394,9 @@ class NytroRegressor(RegressionTargets, _Nytro):
 class NytroClassifier(ClassificationTargets, _Nytro):
     """Kernel classification by early-stopped gradient descent on Nystrom centers.
 
-    Least squares: two classes are targets -1 and +1, and the sign decides; more classes
-    have a column each, and the largest value decides. The algorithm is that of
-    `NytroRegressor`.
+    Least squares: two classes are coded as targets -1 and +1, and the sign of the
+    output gives the class; more classes have a column each, and the column with the
+    largest value gives the class. The algorithm is that of `NytroRegressor`.
 
     Parameters
     ----------
@@ -422,20 +424,21 @@ class NytroClassifier(ClassificationTargets, _Nytro):
     centers : str or array, default="uniform"
         How to choose the centers. "uniform": random rows. "rpcholesky": rows by
         randomly pivoted Cholesky, in time n m^2; for unevenly spread data it needs
-        fewer centers for the same accuracy. "leverage_scores": random rows, drawn by
-        approximate ridge leverage scores; for such data too, in the same time.
-        "kmeans": means of clusters of rows. Or an array of shape (n_centers,
-        n_features): the centers, which need not be rows of X. With kernel="precomputed"
-        neither "kmeans" nor an array.
+        fewer centers for the same accuracy. "leverage_scores": random rows, drawn with
+        probabilities given by approximate ridge leverage scores; for such data too, in
+        the same time. "kmeans": means of clusters of rows. Or an array of shape
+        (n_centers, n_features): the centers, which need not be rows of X. With
+        kernel="precomputed" neither "kmeans" nor an array is possible.
     max_iter : int or "auto", default="auto"
-        Maximum number of iterations, t in the paper. "auto": until more change nothing,
-        which costs no more in closed form; 500 if memory is too small for that, or
-        nothing is selected. Every t up to 20 is tried (up to 500 if `max_iter` or `tol`
-        is given), then each time a quarter more; every t if it iterates.
+        Maximum number of iterations, t in the paper. "auto": until more iterations
+        change nothing, which costs no more in closed form; 500 if memory is too small
+        for that, or if nothing is selected. Every t up to 20 is tried (up to 500 if
+        `max_iter` or `tol` is given), and then values that grow by a quarter each;
+        every t if it iterates.
     step_size : float or "auto", default="auto"
         Step gamma of gradient descent; pass a number to repeat an experiment. "auto": 1
-        over the largest eigenvalue of the problem, several times the paper's
-        ``1 / max k(x, x)``. Twice the "auto" step or more would diverge: an error.
+        over the largest eigenvalue of the problem, several times the paper's ``1 / max
+        k(x, x)``. Twice the "auto" step or more would diverge, and is an error.
     tol : float or None, default=None
         Which iteration to select. None: the one with the least error. A number: the
         first one that lowers the error by less than this fraction of it, as in the
@@ -443,8 +446,8 @@ class NytroClassifier(ClassificationTargets, _Nytro):
     selection : {"auto", "holdout", "gcv", "loo", None}, default="auto"
         How to select the number of iterations. "holdout": by the error on held-out rows
         (or on `X_val`, `y_val` of `fit`). "gcv": by generalized cross-validation on all
-        rows. "loo": by the left-out residuals of a linear smoother, as if it did not
-        change without a row. None: run `max_iter` iterations. "auto": "loo" below 1000
+        rows. "loo": by the left-out residuals of a linear smoother, as if leaving a row
+        out did not change it. None: run `max_iter` iterations. "auto": "loo" below 1000
         distinct rows, all of them centers, otherwise "holdout".
     validation_fraction : float, default=0.2
         Fraction of the rows to hold out, the same from every class. Equal rows with
@@ -490,7 +493,8 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         gamma in use.
     iterations_ : array of shape (n_models,)
         The t of the path: every t up to 20 (up to 500 if `max_iter` or `tol` is given),
-        then each time a quarter more; every t if it was computed step by step.
+        and then values that grow by a quarter each; every t if it was computed step by
+        step.
     selection_ : str or None
         Criterion that selected the number of iterations.
     validation_path_ : array of shape (n_models,) or None
@@ -500,9 +504,9 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         `dual_coef_` of each of them, fitted to all rows, if ``store_coef_path=True``.
     calibration_ : object
         How `predict_proba` maps values to probabilities: `scale`, `offsets`, `floor`;
-        not with selection=None.
+        absent with selection=None.
     classes_ : ndarray of shape (n_classes,)
-        Labels, a NumPy array even if X is of another library.
+        Labels; a NumPy array even if X comes from another library.
     n_features_in_ : int
         Number of features of X.
     feature_names_in_ : ndarray of shape (n_features,)

@@ -999,7 +999,7 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
         held-out rows. 0: the estimator as it is, on the features as they are prepared.
     categorical_features : "from_dtype", array-like or None, default="from_dtype"
         Columns that are categories. "from_dtype": columns of text and of a categorical
-        data type in a DataFrame of pandas or polars, and none of an array. Or names or
+        data type in a DataFrame of pandas or polars, and none in an array. Or names or
         indices of columns, or a boolean mask of them; None: there are none. See Notes.
     scaling : {"auto", "standard", "normal", "robust"} or None, default="auto"
         How to scale the other columns. "standard": to mean 0 and deviation 1. "normal":
@@ -1031,18 +1031,18 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     scaling_ : {"standard", "normal", "robust"} or None
         The chosen scaling; None also if there are no columns of numbers.
     metric_root_ : array of shape (n_prepared,) or (n_prepared, n_prepared)
-        R, or its diagonal, for the prepared columns; distances are those of X R, X
-        prepared. The mean of the eigenvalues of R R' is 1.
+        R, or its diagonal, for the prepared columns; distances are those of X R, where
+        X is prepared. The mean of the eigenvalues of R R' is 1.
     metric_ : array of shape (n_prepared, n_prepared)
         M = R R'.
     feature_importances_ : array of shape (n_features,)
         Share of each column of X, as it was passed, in the squared gradients of the
         model, in units of the prepared columns that come from it; the sum is 1.
     estimator_ : estimator
-        Fitted to all rows of X R, X prepared; predicts like the default estimator if it
-        consists of several parts.
+        Fitted to all rows of X R, where X is prepared; predicts like the default
+        estimator if it consists of several parts.
     n_parts_ : int
-        Number of parts that the rows were divided into for this; see Notes.
+        Number of parts that the rows were divided into for this fit; see Notes.
     metric_kind_ : {"diagonal", "full"} or None
         Kind of the chosen metric; None: the plain kernel, ``metric_`` is the identity.
     n_rounds_ : int
@@ -1065,7 +1065,7 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
 
     Notes
     -----
-    A round takes a fit of up to 8000 rows; the gradients, at most 4000 x 8000 x l (d +
+    A round takes a fit to up to 8000 rows; the gradients, at most 4000 x 8000 x l (d +
     1) multiply-adds for d features and l outputs (at most 10); and for "full" an
     eigendecomposition of a d x d matrix. Memory in addition to that of a fit: a copy of
     X, and three matrices of d^2 numbers for "full".
@@ -1086,10 +1086,11 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     most 1000 rows, scaled to agree with the residuals of up to 1000 rows left out one
     by one, and larger or smaller where these are; far from all rows they are that of
     the targets (with the scalings "normal" and "robust" no row is far). Copies of a row
-    count as one with their weight, and a `sample_weight` as the inverse of the noise's
-    variance. An estimator that is not solved directly is measured on the held-out rows,
-    if there are 20 rows or more; `NystromRegressor` returns its own standard
-    deviations, and quantiles have none. A model keeps 8 MB for them.
+    count as one row with their total weight, and a `sample_weight` counts as the
+    inverse of the noise's variance. An estimator that is not solved directly is
+    measured on the held-out rows, if there are 20 rows or more; `NystromRegressor`
+    returns its own standard deviations, and quantiles have none. A model keeps 8 MB for
+    them.
 
     The full metric starts from the best diagonal one.
 
@@ -1099,9 +1100,9 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     from other rows, or for several targets the most frequent levels. Booleans are
     numbers. A gap in a column of numbers becomes its median, and another column marks
     it; a gap that is new in `predict` becomes the median, an unknown level zeros, or
-    the mean target. Columns are scaled by the distinct rows with weight. Dates and
-    nested columns are errors, and so is text in an array. All arrays are prepared on
-    the host.
+    the mean target. Columns are scaled by the distinct rows of nonzero weight. Dates
+    and nested columns are errors, and so is text in an array. All arrays are prepared
+    on the host.
 
     More than some 8000 rows are divided for the last fit of the default estimator: in
     halves along the direction in which the rows of X R vary most, until all are small.
@@ -1209,7 +1210,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         held-out rows. 0: the estimator as it is, on the features as they are prepared.
     categorical_features : "from_dtype", array-like or None, default="from_dtype"
         Columns that are categories. "from_dtype": columns of text and of a categorical
-        data type in a DataFrame of pandas or polars, and none of an array. Or names or
+        data type in a DataFrame of pandas or polars, and none in an array. Or names or
         indices of columns, or a boolean mask of them; None: there are none. See Notes.
     scaling : {"auto", "standard", "normal", "robust"} or None, default="auto"
         How to scale the other columns. "standard": to mean 0 and deviation 1. "normal":
@@ -1244,18 +1245,18 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     scaling_ : {"standard", "normal", "robust"} or None
         The chosen scaling; None also if there are no columns of numbers.
     metric_root_ : array of shape (n_prepared,) or (n_prepared, n_prepared)
-        R, or its diagonal, for the prepared columns; distances are those of X R, X
-        prepared. The mean of the eigenvalues of R R' is 1.
+        R, or its diagonal, for the prepared columns; distances are those of X R, where
+        X is prepared. The mean of the eigenvalues of R R' is 1.
     metric_ : array of shape (n_prepared, n_prepared)
         M = R R'.
     feature_importances_ : array of shape (n_features,)
         Share of each column of X, as it was passed, in the squared gradients of the
         model, in units of the prepared columns that come from it; the sum is 1.
     estimator_ : estimator
-        Fitted to all rows of X R, X prepared; predicts like the default estimator if it
-        consists of several parts.
+        Fitted to all rows of X R, where X is prepared; predicts like the default
+        estimator if it consists of several parts.
     n_parts_ : int
-        Number of parts that the rows were divided into for this; see Notes.
+        Number of parts that the rows were divided into for this fit; see Notes.
     metric_kind_ : {"diagonal", "full"} or None
         Kind of the chosen metric; None: the plain kernel, ``metric_`` is the identity.
     n_rounds_ : int
@@ -1266,7 +1267,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         held-out rows over that of the class frequencies; probabilities are the softmax
         of the values times the best constant.
     classes_ : ndarray of shape (n_classes,)
-        Labels, a NumPy array even if X is of another library.
+        Labels; a NumPy array even if X comes from another library.
     n_features_in_ : int
         Number of features of X.
     feature_names_in_ : ndarray of shape (n_features,)
@@ -1282,7 +1283,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
 
     Notes
     -----
-    A round takes a fit of up to 8000 rows; the gradients, at most 4000 x 8000 x l (d +
+    A round takes a fit to up to 8000 rows; the gradients, at most 4000 x 8000 x l (d +
     1) multiply-adds for d features and l outputs (at most 10); and for "full" an
     eigendecomposition of a d x d matrix. Memory in addition to that of a fit: a copy of
     X, and three matrices of d^2 numbers for "full".
@@ -1306,9 +1307,9 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     from other rows, or for several targets the most frequent levels. Booleans are
     numbers. A gap in a column of numbers becomes its median, and another column marks
     it; a gap that is new in `predict` becomes the median, an unknown level zeros, or
-    the mean target. Columns are scaled by the distinct rows with weight. Dates and
-    nested columns are errors, and so is text in an array. All arrays are prepared on
-    the host.
+    the mean target. Columns are scaled by the distinct rows of nonzero weight. Dates
+    and nested columns are errors, and so is text in an array. All arrays are prepared
+    on the host.
 
     More than some 8000 rows are divided for the last fit of the default estimator: in
     halves along the direction in which the rows of X R vary most, until all are small.

@@ -56,7 +56,7 @@ def shapley_values(
     """Return the exact Shapley values of a model's outputs at the rows of X.
 
     They divide f(x) minus a base value among the columns, where f is ``predict`` of a
-    regressor, ``decision_function`` of a classifier. The model's kernel must be a
+    regressor or ``decision_function`` of a classifier. The model's kernel must be a
     product of one kernel per column: "gaussian" or "manhattan".
 
     Parameters
@@ -69,12 +69,13 @@ def shapley_values(
     background : array of shape (n_background, n_features), default=None
         Rows from which absent columns take their values; results are averages over
         these rows, and the time is proportional to their number. Ten to a hundred
-        training rows usually suffice. None: an absent column counts as equal to that
-        of each center, which is fast, but the base value is no prediction of any row.
+        training rows usually suffice. None: an absent column counts as equal to that of
+        each center, which is fast, but the base value is not the prediction of any row.
     groups : dict, default=None
         Columns that are present or absent together, such as those that encode one
         category: a list of columns for each name, by position or by name. Other columns
-        stand alone; columns that a recursive feature machine makes of one are one.
+        stand alone; columns that a recursive feature machine makes from one column
+        count as one.
 
     Returns
     -------
@@ -86,8 +87,8 @@ n_outputs)
             The Shapley values in float64, where X lives. A player is a column or a
             group, in the order of their first columns.
         base_values : array of shape (n_samples,) or (n_samples, n_outputs)
-            What they add up to f(x) with, the same for every row: the mean of f over
-            `background`, or the sum of the coefficients and the intercept.
+            What has to be added to them to give f(x), the same for every row: the mean
+            of f over `background`, or the sum of the coefficients and the intercept.
         data : array of shape (n_samples, n_players)
             The values of the columns, NaN for a category and for a group of several.
         feature_names : list of str
@@ -115,7 +116,8 @@ n_outputs)
 
     with k_lj = k_l(x_l, z_jl) and b_lj = k_l(b_l, z_jl). A Gauss-Legendre rule of d / 2
     nodes integrates this polynomial in t exactly, and all factors are positive, so that
-    nothing cancels: errors are some 1e-16 times the sum of the sizes of all a_j.
+    nothing cancels: errors are some 1e-16 times the sum of the absolute values of all
+    a_j.
 
     Takes some 5 n p d m operations for p centers, d columns and m nodes, d / 2 or about
     5 d^(1/2) if that is less, times the number of background rows; and a few MB per

@@ -178,7 +178,7 @@ class Kernel:
         Raises
         ------
         ValueError
-            If the kernel is no such product.
+            If the kernel is not such a product.
         """
         raise ValueError(
             f"{self!r} is not a product over columns, as 'gaussian' and 'manhattan' are"
@@ -203,7 +203,7 @@ class Kernel:
         Raises
         ------
         ValueError
-            If the kernel is no function of x - z.
+            If the kernel is not a function of x - z.
         """
         raise ValueError(f"{self!r} has no spectral law: it is no function of x - z")
 

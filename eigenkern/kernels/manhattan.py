@@ -18,7 +18,7 @@ class Manhattan(Kernel):
     """Laplacian kernel of the Manhattan distance, ``exp(-sum |x - z| / sigma)``.
 
     The product of one kernel per feature. It suits tables whose features matter one by
-    one, as for trees, and not along rotated axes. A feature takes as long as about ten
+    one, as for trees, and not along rotated axes. A feature takes about as long as ten
     in other kernels, so it is slow with hundreds of features. In scikit-learn it is
     ``sklearn.metrics.pairwise.laplacian_kernel``.
 
