@@ -340,8 +340,8 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         For several quantiles `predict` returns one column each, in the order given and
         without crossing; y must then be one-dimensional. Unless `alpha` is a number,
         rows are held out for the quantiles, as with ``early_stopping=True``: without
-        them the quantiles overfit the training rows, and less than a fraction q of new
-        rows falls below. With m held-out rows this fraction is off by about
+        them the quantiles overfit the training rows, and the fraction of new rows below
+        them is too near 1/2. With m held-out rows this fraction is off by about
         (q (1 - q) / m)^1/2: raise `validation_fraction` if there are few rows.
     alpha : float or "auto", default="auto"
         Strength of the penalty: raise it if targets are noisy. It is lambda in

@@ -1046,8 +1046,8 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     metric_kind_ : {"diagonal", "full"} or None
         Kind of the chosen metric; None: the plain kernel, ``metric_`` is the identity.
     n_rounds_ : int
-        Number of rounds, of both kinds and without a penalty, that led to the chosen
-        metric.
+        Number of rounds that led to the chosen metric, of both kinds; those without a
+        penalty count, too.
     validation_scores_ : dict of lists
         For every round: "metric", "round" and "score", R^2 on the held-out rows.
     n_features_in_ : int
@@ -1260,8 +1260,8 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     metric_kind_ : {"diagonal", "full"} or None
         Kind of the chosen metric; None: the plain kernel, ``metric_`` is the identity.
     n_rounds_ : int
-        Number of rounds, of both kinds and without a penalty, that led to the chosen
-        metric.
+        Number of rounds that led to the chosen metric, of both kinds; those without a
+        penalty count, too.
     validation_scores_ : dict of lists
         For every round: "metric", "round" and "score", 1 minus the Brier score on the
         held-out rows over that of the class frequencies; probabilities are the softmax

@@ -1,6 +1,7 @@
 """Plans of EigenPro on all rows, on centers and on features."""
 
 from ..arrays import memory
+from ..arrays.array import is_numpy
 from ..arrays.machine import CPU
 from ..centers.choice import bytes_of_choice
 from ..methods.krylov import krylov_pays
@@ -351,15 +352,16 @@ def add_ridge(fit, shape, K, n_bytes=0.0):
 
 
 def _add_factor(fit, shape, K):
-    """Add one factor of the kernel matrix, in single precision if that suffices."""
+    """Add one factor of the kernel matrix, in the precision of the rows."""
     n, k, size = K.shape[0], shape.n_outputs, shape.itemsize
-    factor_size = 8 if given_penalty(shape.estimator) > 0 and size == 8 else 4
     fit.asks(direct_bytes(K))
-    fit.holds("kernel matrix", n * n * factor_size)
-    fit.uses(fit.tiles(K) + 3 * (n / 8) ** 2 * factor_size + 8 * n * k * 4)
-    fit.entries(n * n / 2 + _N_REFINEMENTS * n * n, k)
-    fit.touches(n * n * factor_size)
-    fit.products(FACTOR_CUBES * n**3, factor_size)
+    fit.holds("kernel matrix", n * n * size)
+    fit.uses(fit.tiles(K) + 3 * (n / 8) ** 2 * size + 8 * n * k * 4)
+    # NumPy's factor keeps the matrix in its other triangle.
+    n_evaluated = 0.5 if is_numpy(K.xp) else 0.5 + _N_REFINEMENTS
+    fit.entries(n_evaluated * n * n, k)
+    fit.touches(n * n * size)
+    fit.products(FACTOR_CUBES * n**3, size)
 
 
 def add_tuning(fit, shape, K, s, q, kept):

@@ -25,10 +25,10 @@ def data(rng):
 @pytest.mark.parametrize(
     "dtype, penalty, tol",
     [
-        (np.float64, 1e-3, 1e-9),  # a factor in single precision
-        (np.float64, 1e-5, 1e-9),  # in double precision
-        (np.float32, 1e-3, 2e-3),
-        (np.float32, 1e-5, 2e-2),
+        (np.float64, 1e-3, 1e-9),
+        (np.float64, 1e-5, 1e-9),
+        (np.float32, 1e-3, 2e-3),  # a factor in single precision
+        (np.float32, 1e-5, 2e-2),  # in double precision
     ],
 )
 def test_it_solves_the_system(dtype, penalty, tol, weighted, data, rng):
