@@ -9,6 +9,7 @@ from ..arrays.array import move, namespace, take, to_numpy
 from ..arrays.devices import compute_devices
 from ..fitting.planning import shape_of
 from ..fitting.rules import Rule, train
+from ..fitting.validation import computing
 from ..methods.local import partitioned
 from ..methods.state import Saved, State
 from ..operators.gradient import KernelGradient
@@ -43,7 +44,11 @@ class PartSolver(Saved):
         self.n_done += 1
         n_rows, n_parts = len(self._parts[i]), len(self._parts)
         self._say(f"part {self.n_done} of {n_parts}: {n_rows} rows")
-        found = self._cluster.attempt(lambda: self._solved(i), self._handles.clear)
+        try:
+            found = self._cluster.attempt(lambda: self._solved(i), self._forget)
+        except BaseException:
+            self._handles.clear()  # workers begin no other part
+            raise
         return State(found.pop("part"), **found)
 
     def _solved(self, i):
@@ -55,13 +60,20 @@ class PartSolver(Saved):
                 data = replace(self._data.take(self._parts[j]), rng=rng)
                 data = self._cluster.send(data)
                 self._handles[j] = self._cluster.submit(_part, self._model, data)
-        return self._cluster.gather([self._handles.pop(i)])[0]
+        found = self._cluster.gather([self._handles[i]])[0]
+        del self._handles[i]
+        return found
+
+    def _forget(self):
+        """Forget the parts that were lost with a worker."""
+        alive = "pending", "finished"
+        self._handles = {j: h for j, h in self._handles.items() if h.status in alive}
 
 
 def _part(model, data):
     """Return a part of a model, in the process that has the data."""
     reuse_freed_memory()
-    with np.errstate(all="ignore"):
+    with computing(model, "fit", data.X):
         return model._part(data)
 
 
@@ -212,14 +224,19 @@ class _LocalMachines:
         rows = data.rows_with_weight()
         if len(rows) < len(data.targets):
             data = data.take(rows)
-        most = self._plan(shape_of(self, data)).part_rows
+        shape = shape_of(self, data)
+        most = self._plan(shape).part_rows
         partition, parts = _divided(data, most)
         problem, model = Problem(self.device, data.X), clone(self)
         # Some of each part are left out, and the others tell the variance there.
         some = -(-self._n_left_out // len(parts))
         model._n_left_out = min(some, min(map(len, parts)) // 3)
+        model._tells_outcome = False  # errors of memory are those of the whole fit
+        part = replace(shape, X=data.X[:most, :], n_train=min(most, len(data.targets)))
+        needed = 1e6 * plan_on_rows(part).memory["total"]
+        cluster = self._cluster if self._cluster.can_hold(needed) else Here()
         say = self._say_part or self._say
-        solver = PartSolver(model, data, parts, self._cluster, say)
+        solver = PartSolver(model, data, parts, cluster, say)
         kernel = make_kernel(self.kernel, self.bandwidth, data.X, data.rng)
 
         def attributes(solved):

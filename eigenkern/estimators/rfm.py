@@ -789,6 +789,11 @@ class _RecursiveFeatureMachine(
         options = {"checkpoint": checkpoint, "resume": resume}
         return self._fit(X, y, sample_weight, *validation, **options)
 
+    def __getstate__(self):
+        # Copies that callbacks get during a fit have neither.
+        inside = "_checkpoint_of_parts", "_cluster"
+        return {k: v for k, v in super().__getstate__().items() if k not in inside}
+
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True

@@ -352,7 +352,7 @@ def add_ridge(fit, shape, K, n_bytes=0.0):
 
 
 def _add_factor(fit, shape, K):
-    """Add one factor of the kernel matrix, in the precision of the rows."""
+    """Add a factor of the kernel matrix, in the precision that most penalties need."""
     n, k, size = K.shape[0], shape.n_outputs, shape.itemsize
     fit.asks(direct_bytes(K))
     fit.holds("kernel matrix", n * n * size)

@@ -68,6 +68,9 @@ class Here:
     def is_too_large(self, n_bytes):
         return False
 
+    def can_hold(self, n_bytes):
+        return True
+
     def send(self, value, place=None):
         return value
 
@@ -218,6 +221,14 @@ class Workers:
         """Whether a value takes too much of the memory limit of a worker."""
         limits = [limit or math.inf for limit, _ in self._memory().values()]
         return n_bytes > _CENTERS_PART_OF_LIMIT * min(limits, default=math.inf)
+
+    def can_hold(self, n_bytes):
+        """Whether every thread of each worker may hold so much at the same time."""
+        threads = Counter(self.threads())
+        return all(
+            threads[place] * n_bytes <= _PART_OF_LIMIT * (limit or math.inf)
+            for place, (limit, _) in self._memory().items()
+        )
 
     def _memory(self):
         """Return the memory limit of each worker, None without one, and its use."""
