@@ -16,7 +16,6 @@ from eigenkern import (
     NystromClassifier,
     NystromRegressor,
     RBFNetworkFeatures,
-    RFMClassifier,
     RFMRegressor,
 )
 
@@ -37,11 +36,9 @@ STOCHASTIC = (
 
 
 def is_stochastic(estimator):
-    """Whether an estimator, or the default one that it fits, is stochastic."""
-    if repr(estimator) in ("EigenProRegressor()", "RFMRegressor()"):
-        return False  # few rows are solved directly
-    if isinstance(estimator, RFMClassifier | RFMRegressor):
-        return estimator.estimator is None
+    """Whether an estimator is stochastic; by default few rows are solved directly."""
+    if repr(estimator) in ("EigenProClassifier()", "EigenProRegressor()"):
+        return False
     return isinstance(estimator, STOCHASTIC)
 
 
