@@ -1,6 +1,7 @@
 """Local kernel machines: one for every part of the rows, solved directly."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from sklearn.base import clone
@@ -68,6 +69,11 @@ class PartSolver(Saved):
         """Forget the parts that were lost with a worker."""
         alive = "pending", "finished"
         self._handles = {j: h for j, h in self._handles.items() if h.status in alive}
+
+
+def _plan_of_part(shape, m):
+    """Return the plan of one part of m rows."""
+    return plan_on_rows(replace(shape, X=shape.X[:m, :], n_train=m))
 
 
 def _part(model, data):
@@ -207,10 +213,7 @@ class _LocalMachines:
         return None  # `PartSolver` shows the parts
 
     def _plan(self, shape):
-        def plan_of_part(m):
-            return plan_on_rows(replace(shape, X=shape.X[:m, :], n_train=m))
-
-        return plan_of_parts(shape, plan_of_part)
+        return plan_of_parts(shape, partial(_plan_of_part, shape))
 
     def _replaced(self, data):
         """Return parameters of the fit, with a number as the bandwidth of all parts."""
@@ -232,8 +235,7 @@ class _LocalMachines:
         some = -(-self._n_left_out // len(parts))
         model._n_left_out = min(some, min(map(len, parts)) // 3)
         model._tells_outcome = False  # errors of memory are those of the whole fit
-        part = replace(shape, X=data.X[:most, :], n_train=min(most, len(data.targets)))
-        needed = 1e6 * plan_on_rows(part).memory["total"]
+        needed = 1e6 * _plan_of_part(shape, min(most, shape.n)).memory["total"]
         cluster = self._cluster if self._cluster.can_hold(needed) else Here()
         say = self._say_part or self._say
         solver = PartSolver(model, data, parts, cluster, say)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections import Counter
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
@@ -1062,6 +1063,40 @@ def test_parts_of_the_posterior_are_for_arrays():
 def small_parts(monkeypatch):
     """Let direct solutions, and so parts, have at most 150 rows."""
     monkeypatch.setattr("eigenkern.plan.sizes._DIRECT_ROWS", 150)
+
+
+def test_workers_solve_parts_with_weights_and_go_on(
+    client, small_parts, monkeypatch, tmp_path
+):
+    """In single precision, with copies, a far row, and rows without weight."""
+    Z, y, w = X.astype(np.float32), Y.copy(), np.arange(N) % 3.0
+    Z[11], y[11] = 1e12, 0.0
+    Z[300:330], y[300:330] = Z[:30], Y[:30]
+    model, solved = RFMRegressor(random_state=0, max_rounds=1), PartSolver._solved
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        expected = clone(model).fit(Z, y, w)
+    assert expected.n_parts_ > 3
+
+    def interrupted(solver, i):
+        if i == 2:
+            raise KeyboardInterrupt
+        return solved(solver, i)
+
+    D = da.from_array(Z, chunks=(170, 4))
+    where = {"checkpoint": Checkpoint(tmp_path / "fit", seconds=0), "resume": True}
+    with monkeypatch.context() as m, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        m.setattr(PartSolver, "_solved", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(D, y, w, **where)
+    assert not hasattr(model, "estimator_")
+    with warnings.catch_warnings(record=True) as again:
+        warnings.simplefilter("always")
+        model.fit(D, y, w, **where)
+    assert {str(one.message) for one in again} == {str(one.message) for one in caught}
+    found, same = (one.predict(X[:50], return_std=True) for one in (model, expected))
+    assert_allclose(found, same, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("cls", [RFMRegressor, RFMClassifier])

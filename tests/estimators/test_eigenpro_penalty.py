@@ -240,10 +240,8 @@ def test_double_precision_solves_what_single_does_not(data, monkeypatch):
     assert precisions == ["float32", "float64"]
     precisions.clear()
     monkeypatch.setattr(direct, "_SINGLE_EPS", 0.0)  # single precision first
-    found = solve_directly(K, Y, None, ridge=1e-6)
-    assert precisions[0] == "float32"
-    if found is not None:
-        assert_allclose(K @ found.coef, Y - found.residual, atol=1e-2)
+    assert solve_directly(K, Y, None, ridge=1e-6) is None  # nor does double here
+    assert precisions == ["float32", "float64"]
 
 
 def nystrom(kernel, c, X, Y, Z, X_test, w=None):
