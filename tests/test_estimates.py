@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+import scipy.sparse
 from numpy.testing import assert_allclose
 from sklearn.base import clone
 from sklearn.linear_model import Ridge
@@ -125,6 +126,24 @@ def test_memory_is_what_a_fit_allocates(model, rng):
         tracemalloc.stop()
     # Freed tiles stay with the process, and are not in that peak.
     assert 0.9 * peak < told["total"] < 1.1 * peak + 17
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("n_features", [600, 1500])
+def test_memory_of_linear_models(n_features, sparse, rng):
+    X, y = data(rng, 4000, n_features)
+    if sparse:
+        X = scipy.sparse.random_array(X.shape, density=0.01, format="csr", rng=rng)
+        y = X[:, :9].sum(axis=1)
+    for model in (LinearEigenProRegressor(), LinearEigenProRegressor(batch_size=300)):
+        told = planning.plan_of(model, X, 1).memory["total"]
+        tracemalloc.start()
+        try:
+            model.set_params(max_iter=2, tol=10.0, random_state=0).fit(X, y)
+            peak = tracemalloc.get_traced_memory()[1] / 1e6
+        finally:
+            tracemalloc.stop()
+        assert 0.8 * peak < told < 1.5 * peak + 17
 
 
 @pytest.mark.parametrize("n_centers", [None, 500])

@@ -13,13 +13,16 @@ from eigenkern import (
     EigenProClassifier,
     EigenProRegressor,
     FalkonLikeRegressor,
+    LinearEigenProRegressor,
     NystromClassifier,
     NystromRegressor,
     NytroRegressor,
     RFMRegressor,
 )
 from eigenkern.arrays import memory
-from eigenkern.fitting.planning import rows_at_a_time
+from eigenkern.fitting.planning import plan_of, rows_at_a_time
+from eigenkern.rows.dask_rows import Here
+from eigenkern.rows.input import stand_in
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="elsewhere such limits don't hold"
@@ -173,6 +176,46 @@ def test_the_proposal_of_an_error_fits(model, megabytes, rng, monkeypatch):
     else:
         model = clone(model).set_params(**{name: int(value)})
     assert np.all(np.isfinite(model.fit(X, y).predict(X)))
+
+
+def test_the_proposal_for_sparse_rows_fits():
+    lines = outcomes(
+        "import scipy.sparse\n"
+        "X = scipy.sparse.random(8000, 2000, 0.01, 'csc', random_state=0)\n"
+        "y = np.asarray(X[:, :5].sum(axis=1)).ravel()\n"
+        "for model in (LinearEigenProRegressor(), LinearEigenProClassifier()):\n"
+        "    limit(120)\n"
+        "    try:\n"
+        "        model.fit(X, y > 0)\n"
+        "    except MemoryError as error:\n"
+        "        n = int(re.search(r'; (\\d+) rows take about', str(error))[1])\n"
+        "        print(n > 300, model.fit(X[:n], y[:n] > 0).n_features_in_)\n"
+    )
+    assert lines == 2 * ["True 2000"]
+
+
+@pytest.mark.parametrize("kind", ["dask", "away", "file"])
+def test_rows_that_are_not_read_have_a_proposal(kind, rng, monkeypatch, tmp_path):
+    X = rng.standard_normal((4000, 400))
+    if kind == "file":
+        h5py = pytest.importorskip("h5py")
+        rows = h5py.File(tmp_path / "rows.h5", "w").create_dataset("X", data=X)
+        monkeypatch.setattr("eigenkern.rows.input._FEW_ROWS", 0)
+    else:
+        rows = pytest.importorskip("dask.array").from_array(X, chunks=(500, -1))
+    if kind == "away":  # the chunks are not in this process
+        monkeypatch.setattr("eigenkern.rows.input.Workers", Here)
+    monkeypatch.setattr(memory, "available", lambda xp, device: 4e7)
+    copied = plan_of(LinearEigenProRegressor(), stand_in(rows), 1).memory["data copy"]
+    assert copied == (12.8 if kind == "dask" else 0.0)
+    model = FalkonLikeRegressor(n_centers=900, alpha=1e-3, tol=0.1)
+    with pytest.raises(ValueError, match="n_centers=900 needs") as found:
+        model.fit(rows, X[:, 0])
+    *_, name, value, few_rows, told = PROPOSAL.search(str(found.value)).groups()
+    assert name == "n_centers" and not few_rows
+    assert int(value) > 100 and float(told) <= 40
+    model.set_params(n_centers=int(value)).fit(rows, X[:, 0])
+    assert np.all(np.isfinite(model.predict(X[:10])))
 
 
 def test_a_block_of_random_features_that_is_too_large(rng):

@@ -419,7 +419,7 @@ def _squared_norms(X):
     """Return |x|^2 of every row, dense or sparse."""
     if scipy.sparse.issparse(X):
         return np.asarray(X.multiply(X).sum(axis=1)).reshape(-1)
-    return namespace(X).sum(X * X, axis=1)
+    return namespace(X).vecdot(X, X)
 
 
 class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):

@@ -28,7 +28,15 @@ from ..kernels import Kernel
 from ..plan.parameters import is_auto
 from ..problems.kernel_parameters import check_bandwidth, check_kernel
 from ..rows.frames import is_frame
-from ..rows.input import by_chunks, check_not_half, computed, is_dask, lazy_rows, read
+from ..rows.input import (
+    by_chunks,
+    check_not_half,
+    computed,
+    is_dask,
+    lazy_rows,
+    read,
+    stand_in,
+)
 
 
 def floats(X, name="X"):
@@ -465,13 +473,9 @@ def computing(estimator, method, X=None, y=None):
             raise
         # Arrays of the calls that failed are free for the next try.
         clear_frames(error.__traceback__)
-        rows = X
-        if is_dask(X) or scipy.sparse.issparse(X):
-            rows = np.empty(0)
-        elif not is_array_api_obj(X):  # a DataFrame, a list, a file
-            rows = np.broadcast_to(0.0, np.shape(X))
+        rows = stand_in(X)
         free = memory.available(*compute_devices(estimator.device, rows)[0])
-        known = estimator._what_fits(method, rows, y, free) if rows.ndim == 2 else ""
+        known = estimator._what_fits(method, rows, y, free) if rows.shape[1:] else ""
         known = known and f"; {known}"
         if foreseen:
             raise ValueError(said + known) from None

@@ -114,15 +114,16 @@ class CenteredFeatures(Matrix):
         return error, sum_of(images)
 
     def row_gram(self, stop, last):
-        """Return (x_i - mean)'(x_j - mean) of the first rows i < stop, j < last."""
-        X, mean = self._X, self._mean
+        """Return (x_i - mean)'(x_j - mean), i < stop, j < last <= stop, in float64."""
+        double = self.xp.float64
         if not self.is_dense:
-            products = (X[:stop, :] @ X[:last, :].T).toarray()
-            along = np.asarray(X[:stop, :] @ mean).reshape(-1)
+            X, mean = self._X[:stop, :].astype(double), self._mean.astype(double)
+            products = (X @ X[:last, :].T).toarray()
+            along = np.asarray(X @ mean).reshape(-1)
             return products - along[:, None] - along[:last] + mean @ mean
-        columns = self.block(0, last).T
+        columns = self.block(0, last, dtype=double).T
         return joined(
-            large_product(self.block(rows.start, rows.stop), columns)
+            large_product(self.block(rows.start, rows.stop, dtype=double), columns)
             for rows in slices(stop)
         )
 

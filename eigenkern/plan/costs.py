@@ -11,6 +11,7 @@ from html import escape
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from ..arrays import memory
 from ..arrays.devices import compute_devices
@@ -21,6 +22,7 @@ from ..kernels import Kernel
 from ..operators.matrix import GivenMatrix
 from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
+from ..rows.lazy_rows import is_lazy
 from .parameters import is_precomputed
 from .sizes import rounding
 
@@ -107,6 +109,15 @@ class Shape:
     @cached_property
     def itemsize(self):
         return 4 if str(self.X.dtype).endswith("float32") else 8
+
+    @cached_property
+    def row_bytes(self):
+        """Bytes of a row that a fit copies, on average: none if it is lazy."""
+        if is_lazy(self.X):
+            return 0
+        if scipy.sparse.issparse(self.X):  # with a column's number for each entry
+            return self.X.nnz / self.n * (self.itemsize + self.X.indices.itemsize)
+        return self.d * self.itemsize
 
     @property
     def in_double(self):

@@ -238,13 +238,13 @@ def _add_rows(fit, shape, n, p, every_row, held_out):
     width = 0 if shape.precomputed else shape.matrix(n, p).row_width
     width *= shape.kernel_itemsize
     if every_row:
-        fit.holds("data copy", n * shape.d * size)
+        fit.holds("data copy", n * shape.row_bytes)
         if shape.kernel_itemsize != size:
             fit.holds("data copy", n * shape.d * shape.kernel_itemsize)
         fit.holds("centers", n * width)
         return
     if held_out:
-        fit.holds("data copy", n * shape.d * size)
+        fit.holds("data copy", n * shape.row_bytes)
         fit.touches(n * shape.d * size)
     # Targets as given, centered, and with a column of ones; weights and indices.
     fit.holds("targets", 8 * n * (3 * k + 4))

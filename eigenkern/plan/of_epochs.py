@@ -19,7 +19,13 @@ from .parameters import (
     is_auto,
     may_be_direct,
 )
-from .penalty import ROWS_LEFT_OUT, TOO_FEW_ROWS, n_ridge_rows
+from .penalty import (
+    MOST_JUDGES,
+    ROWS_LEFT_OUT,
+    TOO_FEW_ROWS,
+    n_fitted_of_features,
+    n_ridge_rows,
+)
 from .sizes import (
     EIGENVECTOR_CUBES,
     MEASURING_PASSES,
@@ -85,7 +91,7 @@ def plan_on_rows(shape, *, direct=True, n_learned=None):
     e, n, held_out = shape.estimator, shape.n_train, shape.n_held_out
     k, size = shape.n_outputs, shape.itemsize
     fit, K = Costs(shape), shape.matrix(n, n, symmetric=True)
-    fit.holds("data copy", n * shape.d * size)
+    fit.holds("data copy", n * shape.row_bytes)
     if not shape.precomputed:
         fit.holds("centers", n * K.row_width * size)
     fit.holds("targets", (8 + 2 * size) * n * k)
@@ -202,7 +208,7 @@ def plan_on_centers(
     kept = n_rows == n and not isinstance(shape.X, DaskRows)
     kept = kept and keeps_rows(K, e.cache_size, epochs, d)
     if kept:
-        fit.holds("data copy", n * d * size)
+        fit.holds("data copy", n * shape.row_bytes)
         fit.keeps(n * p * size)
     # Epochs: rows and centers, temporary centers, corrections, projections.
     (fit.reads if kept else fit.entries)(epochs * n * p, 2 * k)
@@ -250,7 +256,7 @@ def _exactly_on_centers(fit, shape, p):
     e, n, k, size = shape.estimator, shape.n_train, shape.n_outputs, shape.itemsize
     rows = shape.matrix(n, n, symmetric=True)
     s, q, _ = chosen_sizes(rows, n, e.subsample_size, e.n_components, n)
-    fit.holds("data copy", 2 * n * shape.d * size)
+    fit.holds("data copy", 2 * n * shape.row_bytes)
     fit.asks(exact_bytes(n, p, size))
     fit.holds("preconditioner", 8 * p * p + n * q * size)
     add_tuning(fit, shape, rows, s, q, False)
@@ -277,17 +283,19 @@ def plan_on_features(shape, features, alpha, direct):
     """
     e, d, k, size = shape.estimator, shape.d, shape.n_outputs, shape.itemsize
     n, fit = features.shape[0], Costs(shape)
-    fit.holds("data copy", n * d * size)
+    fit.holds("data copy", n * shape.row_bytes)
     fit.holds("targets", (8 + 2 * size) * n * k)
     if direct:
         return _directly_on_features(fit, shape, features)
+    _add_ridge_of_features(fit, shape, features)
     given = alpha, e.batch_size, e.subsample_size
     sizes = _, m, s = sizes_of_features(features, k, *given)
     q = max_components(n, s, None) if is_auto(e.n_components) else e.n_components
     q = min(q, s - 1, d)
     fit.holds("preconditioner", d * q * size)
     N, narrow = min(n, N_MEASURED), CPU.narrow_product_work
-    fit.uses((2 * min(s, n) * d + 2 * N * q) * size)
+    sample = 2 * s * d if features.is_dense else 3 * min(s, d) ** 2
+    fit.uses((sample + 2 * N * q) * size)
     fit.products(EIGENVECTOR_CUBES * min(s, d) ** 3)
     fit.products(s * d * min(s, d), size)
     fit.reads(2 * MEASURING_PASSES * N * d, 12)
@@ -301,24 +309,38 @@ def plan_on_features(shape, features, alpha, direct):
 def _directly_on_features(fit, shape, X):
     """Return the plan of a factor of F' F or F F', and a chosen penalty."""
     (n, d), k, size = X.shape, shape.n_outputs, shape.itemsize
-    s, left = min(n // 4, 4000), min(max(n / 8, 300), 4000)
-    fewer, judges = min(s, d), min(n - s, 4000)
-    # In single precision, as the penalties usually allow.
-    fit.uses(((s + judges) * d + 3 * fewer**2) * 4)
-    fit.products(_HALF_PRODUCT * s * d * fewer + N_FACTORS * FACTOR_CUBES * fewer**3, 4)
-    fit.reads(N_FACTORS * (judges * d + 2 * fewer**2), k, 4)
+    left = min(max(n / 8, 300), 4000)
+    _add_ridge_of_features(fit, shape, X)
     if d >= n:  # the rows in double precision
         fit.uses((n * d + 3 * n * n) * 8)
         fit.products(_HALF_PRODUCT * n * n * d + FACTOR_CUBES * n**3, 8)
     else:
         converted = 4 if size == 8 else 0
-        fit.uses(X.gram_rows() * d * (size + converted) + (d + left) * 3 * d * 4)
+        block = X.gram_rows() * d * (size + converted) if X.is_dense else 24 * d * d
+        fit.uses(block + (d + left * X.is_dense) * 3 * d * 4)
         fit.products(_HALF_PRODUCT * (n + left) * d * d + FACTOR_CUBES * d**3, 4)
     fit.reads((_SETUP_PASSES + 2 * _N_REFINEMENTS) * n * d, k)
     return fit.plan("direct")
 
 
 # Parts
+
+
+def _add_ridge_of_features(fit, shape, X):
+    """Add a search for the penalty, in single precision as it usually allows."""
+    if not chooses_penalty(shape.estimator):
+        return
+    (n, d), k = X.shape, shape.n_outputs
+    s = n_fitted_of_features(n, d)
+    fewer, judges = min(s, d), min(n - s, MOST_JUDGES)
+    if d < s:  # rows and judges as they are centered; systems in both precisions
+        fit.uses(max(8 * d * (s + 2 * judges), 12 * d * (s + d)))
+    elif X.is_dense:  # rows and their inner products
+        fit.uses(8 * ((s + min(s + judges, 4096)) * d + s * (s + judges)))
+    else:  # inner products, sparse and dense, as they are centered
+        fit.uses(36 * s * (s + judges))
+    fit.products(_HALF_PRODUCT * s * d * fewer + N_FACTORS * FACTOR_CUBES * fewer**3, 4)
+    fit.reads(N_FACTORS * (judges * d + 2 * fewer**2), k, 4)
 
 
 def _race(shape, n, m):

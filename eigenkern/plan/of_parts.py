@@ -25,7 +25,7 @@ def plan_of_parts(shape, plan_of_part):
     n_parts, part_rows = 1, n
     while part_rows > most:
         n_parts, part_rows = 2 * n_parts, ceil((0.5 + OVERLAP) * part_rows)
-    fit.holds("data copy", n * shape.d * size)
+    fit.holds("data copy", n * shape.row_bytes)
     fit.holds("targets", n_parts * part_rows * (16 + 2 * k * size) + 16 * n * k)
     fit.finds_equal_rows()
     fit.products(n * shape.d**2 * log2(n_parts))  # the directions of the halves

@@ -79,7 +79,7 @@ def plan_of_random_features(shape, *, in_pieces=False, sizes=None):
     n_ridge_rows = 0 if given else n_sampled(n)
     frequencies = np.clip(cache_budget(e.cache_size, shape) - kept, 0, FREQUENCY_BYTES)
     fit = Costs(shape)
-    fit.holds("data copy", n * d * size)
+    fit.holds("data copy", n * shape.row_bytes)
     fit.holds("targets", (8 + 3 * size) * n * k)
     if n_ridge_rows:
         add_ridge(fit, shape, shape.matrix(n_ridge_rows, n_ridge_rows, symmetric=True))

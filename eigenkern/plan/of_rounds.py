@@ -113,7 +113,7 @@ def plan_of_rounds(shape, plan_of_fit):
     for m, n_times in ((n_part, n_fits), (n, 1)):
         fit.entries(n_times * n_graded * m)
         fit.products(n_times * n_graded * m * k * (d + 1), size)
-    fit.holds("data copy", n * d * size)
+    fit.holds("data copy", n * shape.row_bytes)
     include(final, 1, 8)
     if not shape.labels:
         if final.method == "direct":  # the inverse of that part of the factor

@@ -20,7 +20,7 @@ from .sizes import planned_bytes
 # A quarter of the rows, at most 4000, is fitted, and at most 4000 others judge. Errors
 # are 1.015 times those of the best c; with an eighth 1.020 times. c still depends on
 # the rows: on a9a it is 0.3, 0.7, 0.9 and 1.4 for 400, 1000, 2000 and 4000 of them.
-_PART_FITTED, _MOST_FITTED, _MOST_JUDGES = 4, 4000, 4000
+_PART_FITTED, _MOST_FITTED, MOST_JUDGES = 4, 4000, 4000
 # So many rows, or fewer, determine c.
 N_RIDGE_ROWS = _PART_FITTED * _MOST_FITTED
 # The search begins with half of the fitted rows; if these are fewer than the features,
@@ -136,11 +136,10 @@ def auto_ridge_of_features(F, y, weights=None, *, replicates=None):
             block = F.block(0, n, dtype=xp.float64)
             found = _ridge_of_features_by_leaving_out(block, y, weights, replicates)
         else:
-            gram = F.astype(xp.float64).row_gram(n, n)
+            gram = F.row_gram(n, n)
             found = _ridge_by_leaving_out(gram, y, weights, replicates, factor=10.0 * n)
         return found, None
-    s = min(n // _PART_FITTED, _MOST_FITTED, max(_MOST_NUMBERS // d, TOO_FEW_ROWS))
-    s, judges = _rows_that_fit(F, s, d)
+    s, judges = _rows_that_fit(F, n_fitted_of_features(n, d), d)
     end = min(s + judges, n)
     if not F.in_core:  # read once
         block = F.block(0, end)
@@ -150,9 +149,14 @@ def auto_ridge_of_features(F, y, weights=None, *, replicates=None):
     sizes = F.shape[0], s, judges
 
     def columns(end, s):
-        return F.astype(xp.float64).row_gram(end, s)
+        return F.row_gram(end, s)
 
     return _ridge_by_parts(columns, sizes, y, weights), None
+
+
+def n_fitted_of_features(n, d):
+    """Return how many of n rows of d features are fitted to choose the penalty."""
+    return min(n // _PART_FITTED, _MOST_FITTED, max(_MOST_NUMBERS // d, TOO_FEW_ROWS))
 
 
 def _are_few(n, replicates):
@@ -330,7 +334,7 @@ def _ridge_of_features(F, s, end, y, weights):
         return 0.0, None
     others = F.block(s, end, dtype=xp.float64)
     judged = xp.vecdot(others, others) <= _MOST_OF_USUAL * usual_size(squares)
-    judged = xp.astype(judged, y.dtype)
+    judged, others = xp.astype(judged, y.dtype), None
     # Scaled to a size of one, for which single precision suffices in general.
     scale = size**-0.5
     rows = scale * rows if weights is None else scale * root * rows
@@ -388,9 +392,9 @@ def _rows_that_fit(K, s, width):
     A block of them with `width` columns takes half of what is planned at most, the
     systems the rest.
     """
-    needed = K.itemsize * max(width, s) * (4.0 * s + _MOST_JUDGES)
+    needed = K.itemsize * max(width, s) * (4.0 * s + MOST_JUDGES)
     part = min(1.0, planned_bytes(K) / needed) ** 0.5
-    return max(int(part * s), 1), int(part * _MOST_JUDGES)
+    return max(int(part * s), 1), int(part * MOST_JUDGES)
 
 
 def _of_rows(block, y, weights):

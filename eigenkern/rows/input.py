@@ -4,11 +4,12 @@ from copy import copy
 from functools import partial
 
 import numpy as np
+import scipy.sparse
 from array_api_compat import is_array_api_obj
 
 from ..arrays import memory
-from .dask_rows import DaskRows, cluster
-from .lazy_rows import StoredRows, check_readable
+from .dask_rows import DaskRows, Workers, cluster
+from .lazy_rows import LazyRows, StoredRows, check_readable
 
 # Copies of a file's rows that the free memory must hold for them to become an array.
 _MEMORY_PER_FILE = 4
@@ -61,6 +62,32 @@ def _fits(X):
     if X.shape[0] <= _FEW_ROWS:  # they may all be centers: free memory has no say
         free = max(free, memory.installed(np, "cpu") / 2)
     return _MEMORY_PER_FILE * n_bytes <= free
+
+
+class _Unread(LazyRows):
+    """Lazy rows of which only the shape is known."""
+
+    def __init__(self, shape):
+        self.shape, self.dtype = shape, np.dtype(np.float64)
+
+    def __getitem__(self, key):
+        """Return a range of the rows, as little known."""
+        return _Unread((len(range(self.shape[0])[key[0]]), self.shape[1]))
+
+
+def stand_in(X):
+    """Return rows for a plan in place of X, without reading it; none if it is odd."""
+    if scipy.sparse.issparse(X):
+        return X.tocsr()
+    if is_dask(X):
+        shape = tuple(X.shape)
+        if len(shape) != 2 or not all(isinstance(size, int) for size in shape):
+            return np.empty(0)
+        away = isinstance(cluster(), Workers)  # or else the chunks are in memory here
+        return _Unread(shape) if away else np.broadcast_to(0.0, shape)
+    if is_file(X) and len(X.shape) == 2 and not _fits(X):
+        return _Unread(tuple(X.shape))
+    return X if is_array_api_obj(X) else np.broadcast_to(0.0, np.shape(X))
 
 
 def check_not_half(X, name="X"):
