@@ -71,6 +71,7 @@ def estimate(
         raise ValueError(
             f"estimator must be {remedy} EigenPro*, Nystrom*, Nytro*, FalkonLike*, "
             f"LinearEigenPro*, DSG* or RFM*; got {name}"
+            f"{': pass its last step, pipeline[-1]' * (name == 'Pipeline')}"
         )
     check_number("n_samples", n_samples, 2, integer=True)
     check_number("n_features", n_features, 1, integer=True)

@@ -494,7 +494,8 @@ def _chosen_problem(model, data, train, held_out=None, *, streams=False):
     if n_distinct and streams:
         raise ValueError(
             f"n_centers must be at most {n_distinct}, the number of distinct rows that "
-            f"came first, because the centers stay; got {model.n_centers}"
+            f"came first, because the centers stay; got {model.n_centers}: begin with "
+            "a larger piece, or use fit_batches"
         )
     if n_distinct:
         warn_of_few_rows(model.n_centers, n_distinct)

@@ -23,7 +23,13 @@ from ..arrays.threads import Team, n_blas_threads, run_on_threads
 from ..fitting.model import KernelModel
 from ..fitting.validation import check_rows, computing
 from ..operators.tiled import TiledKernel
-from ..rows.frames import NUMBERS, FrameRows, columns_at, kinds_of_columns
+from ..rows.frames import (
+    NUMBERS,
+    FrameRows,
+    as_levels,
+    columns_at,
+    kinds_of_columns,
+)
 from ..rows.lazy_rows import check_in_memory
 from ..rows.robust import cast, cut
 from .gradients import check_on_kernels
@@ -90,7 +96,8 @@ n_outputs)
             What has to be added to them to give f(x), the same for every row: the mean
             of f over `background`, or the sum of the coefficients and the intercept.
         data : array of shape (n_samples, n_players)
-            The values of the columns, NaN for a category and for a group of several.
+            The values of the columns, NaN for a group of several. Of a table with
+            categories an array of objects: numbers and levels.
         feature_names : list of str
             The names of the players.
 
@@ -168,22 +175,24 @@ n_outputs)
     return ShapleyValues(
         values=values,
         base_values=base,
-        data=xp.stack([_column(X, one, values) for one in players], axis=1),
+        data=_values_of(X, players, values),
         feature_names=names,
     )
 
 
-def _column(X, player, like):
-    """Return the values of a player: NaN for categories, and for several columns."""
-    xp, j = namespace(like), player[0]
-    gap = xp.full_like(like[:, 0] if like.ndim == 2 else like[:, 0, 0], math.nan)
-    if len(player) > 1:
-        return gap
+def _values_of(X, players, like):
+    """Return the values of each player, (n, n_players): NaN for several columns."""
+    xp, first = namespace(like), like[:, 0]
+    gap = xp.full_like(first if first.ndim == 1 else first[:, 0], math.nan)
     if not isinstance(X, FrameRows):
-        return xp.astype(X[:, j], like.dtype)
-    if kinds_of_columns(X.frame)[j] != NUMBERS:
-        return gap
-    return as_numbers(columns_at(X.frame, [j]))[:, 0]
+        columns = [X[:, j] if not more else gap for j, *more in players]
+        return xp.stack([xp.astype(one, like.dtype) for one in columns], axis=1)
+    kinds, found = kinds_of_columns(X.frame), []
+    for j, *more in players:
+        read = as_numbers if kinds[j] == NUMBERS else as_levels
+        found.append(gap if more else read(columns_at(X.frame, [j]))[:, 0])
+    of_objects = any(one.dtype == object for one in found)
+    return np.stack([one.astype(object) if of_objects else one for one in found], 1)
 
 
 def _prepared_columns(model, players):

@@ -23,6 +23,7 @@ from sklearn.utils import check_array
 
 from ..arrays.array import location_of, move, to_numpy
 from ..fitting.outcome import warn_of_cutoffs
+from ..fitting.validation import warn_user
 from ..rows.frames import (
     CATEGORIES,
     DATES,
@@ -101,7 +102,11 @@ class Columns:
                 "derive numbers from it, such as the year, the month, the day of the "
                 "week, the hour or the days since a date, and drop it"
             )
-        return f"column {self._names[j]!r} of X holds {kind}: {advice}"
+        return f"column {self.name_of(j)} of X holds {kind}: {advice}"
+
+    def name_of(self, j):
+        """Return the name of a column, or its number if it has none."""
+        return repr(self._names[j]) if self._names else str(j)
 
     def rows_of(self, X):
         """Return the rows of a DataFrame if some columns are categories, else None."""
@@ -129,12 +134,24 @@ class Columns:
                 right = None if gaps.all() else TEXTS
             if right is not None:
                 raise ValueError(
-                    f"column {self._names[j]!r} of X must hold {right}, as in fit; "
+                    f"column {self.name_of(j)} of X must hold {right}, as in fit; "
                     f"got {kind}"
                 )
 
 
 _CATEGORICAL = TEXTS, CATEGORIES
+
+
+def _warn_of_levels(columns, n_levels, n_rows):
+    """Warn of a category that has a level of its own for every other row, or more."""
+    for j, n in zip(columns.categories, n_levels, strict=True):
+        if n > max(n_rows / 2, _NARROW):
+            warn_user(
+                f"column {columns.name_of(j)} of X is a category with {n} levels in "
+                f"{n_rows} rows, too many to learn from: drop it, or derive columns "
+                "from it (of dates, with pandas.to_datetime)",
+                UserWarning,
+            )
 
 
 def _check_word(categorical_features):
@@ -218,6 +235,7 @@ class Preparation:
             ).fit(L[used])
             codes = np.nan_to_num(ordinal.transform(L), nan=-2.0)
         n_levels = [len(np.unique(codes[used, j])) for j in range(codes.shape[1])]
+        _warn_of_levels(columns, n_levels, len(used))
         raw = data
         if categories or gaps.any():
             raw = replace(data, X=np.hstack([np.where(gaps, 0.0, N), gaps, codes]))

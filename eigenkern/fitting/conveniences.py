@@ -6,6 +6,7 @@ import warnings
 from dataclasses import replace
 from functools import wraps
 from numbers import Real
+from typing import TYPE_CHECKING
 
 from ..kernels import Kernel
 
@@ -22,7 +23,7 @@ def keep_parameters(estimator, given):
 
 
 class Conveniences:
-    """Parameters of kernel objects, answers to `gamma` and `C`, versions, links.
+    """Parameters of kernel objects, answers to those of `SVC`, versions, links.
 
     Its ``_alpha_of_C`` is the alpha that equals C in SVC's objective
     1/2 |f|^2 + C sum_i loss_i. Errors about arguments name the class that was used.
@@ -34,9 +35,31 @@ class Conveniences:
 
     def __init_subclass__(cls, **options):
         super().__init_subclass__(**options)
-        for name in ("__init__", "fit"):
-            if name in vars(cls):
-                setattr(cls, name, _with_answers(vars(cls)[name]))
+        for name in ("__init__", "fit", "predict", "partial_fit", "fit_batches"):
+            method = inspect.getattr_static(cls, name, None)
+            if hasattr(method, "check"):  # of `available_if`
+                method.fn = _with_answers(method.fn)
+            elif method is not None:
+                setattr(cls, name, _with_answers(method))
+
+    if not TYPE_CHECKING:  # attributes that exist are typed
+
+        def __getattr__(self, name):
+            """Raise an AttributeError that says why a method is missing."""
+            own = type(self).__name__
+            said = f"{own!r} object has no attribute {name!r}"
+            method = inspect.getattr_static(type(self), name, None)
+            if hasattr(method, "check"):
+                try:
+                    method.check(self)
+                except AttributeError as error:
+                    said = f"This {own!r} has no attribute {name!r}: {error}"
+            elif name in ("partial_fit", "fit_batches"):
+                said += (
+                    ": data that come in pieces need EigenPro*(n_centers=500), "
+                    "LinearEigenPro* or DSG*"
+                )
+            raise AttributeError(said, name=name, obj=self)
 
     def set_params(self, **params):
         """Set parameters of this estimator or of its nested objects.
@@ -70,8 +93,11 @@ class Conveniences:
         known = kernel.get_params()
         for name in of_kernel:
             if name not in known:
+                advice = f"; write {type(kernel).__name__}.from_gamma(gamma)"
+                advice *= name == "gamma" and hasattr(kernel, "from_gamma")
                 raise ValueError(
                     f"kernel has no parameter {name!r}: {kernel!r} has {list(known)}"
+                    f"{advice}"
                 )
         self.kernel = replace(kernel, **of_kernel)
         return self
@@ -106,8 +132,10 @@ def _own_version():
 def _with_answers(method):
     """Return a method whose errors about arguments have the name of the user's class.
 
-    A constructor also answers `gamma` and `C`. The signature is the same.
+    They also answer the parameters of scikit-learn's models. The signature is the same.
     """
+    if hasattr(method, "_answers"):
+        return method
     signature, is_init = inspect.signature(method), method.__name__ == "__init__"
 
     @wraps(method)
@@ -119,44 +147,99 @@ def _with_answers(method):
             signature.bind(self, *args, **parameters)
         except TypeError as error:
             name = type(self).__name__ + ("" if is_init else f".{method.__name__}")
-            raise TypeError(f"{name}() {error}") from None
+            hint = _STD[hasattr(self, "class_weight")] * ("return_std" in parameters)
+            if method.__name__ == "fit_batches":
+                hint = ": it takes an iterable of pieces (X, y)"
+            raise TypeError(f"{name}() {error}{hint}") from None
         return method(self, *args, **parameters)
 
+    answering._answers = True
     return answering
 
 
+# Of a regressor and of a classifier that predicts without.
+_STD = (
+    ": RFMRegressor and NystromRegressor have it",
+    ": predict_proba has the probabilities",
+)
+
+
 def _answer_users_of_svc(cls, known, parameters, error):
-    """Raise an error that says what to pass if parameters are those of SVC alone."""
-    unknown = {"gamma", "C"} & parameters.keys() - set(known)
-    if unknown and "bandwidth" in known:
-        name = "gamma" if "gamma" in unknown else "C"
-        raise error(_answer(cls, name, parameters, "alpha" in known))
+    """Raise an error that says what to pass in place of scikit-learn's parameters."""
+    answers = []
+    for name in _ANSWERS.keys() & parameters.keys() - set(known):
+        said = _ANSWERS[name]
+        said = said if isinstance(said, str) else said(cls, known, parameters)
+        if said:
+            answers.append(f"{cls.__name__} has no parameter {name!r}: {said}")
+    if answers:
+        raise error("; ".join(sorted(answers)))
 
 
-def _answer(cls, name, parameters, has_alpha):
-    """Return what to pass instead of `gamma` or `C`."""
-    answer, value = f"{cls.__name__} has no parameter {name!r}", parameters[name]
-    if name == "gamma":
-        return f"{answer}: {_bandwidth_of(value)}"
-    if not has_alpha:
-        return answer + ", nor a penalty of its own"
+def _kernel_of(cls, known, _):
+    """Return where the kernel is."""
+    if "estimator" in known:
+        kind = cls.__name__.removeprefix("RFM")
+        return f"the kernel is that of its estimator, EigenPro{kind}('gaussian')"
+    return "it is linear; EigenPro*, Nystrom* and DSG* have kernels"
+
+
+def _gamma_of(cls, known, parameters):
+    """Return the bandwidth to pass instead of gamma."""
+    if "bandwidth" not in known:
+        return _kernel_of(cls, known, parameters)
+    return _bandwidth_of(parameters["gamma"])
+
+
+def _alpha_of(cls, known, parameters):
+    """Return the penalty to pass instead of C."""
+    if "alpha" not in known:
+        chosen = "estimator" in known
+        return "the penalty is chosen" if chosen else "there is no penalty of its own"
     # With the log loss the penalty is half of |f|^2, as in SVC.
     halved = parameters.get("loss") == "log_loss"
     alpha = "1 / (C n)" if halved else cls._alpha_of_C
     return (
-        f"{answer}: C={value!r} weighs loss and penalty like alpha = {alpha}, for n "
-        "training rows"
+        f"C={parameters['C']!r} weighs loss and penalty like alpha = {alpha}, for n "
+        "training rows; alpha='auto', the default, chooses it"
     )
+
+
+def _quantile_of(cls, known, parameters):
+    """Return the quantiles to pass to the class that has them."""
+    value = parameters.get("quantiles", parameters.get("quantile"))
+    return f"DSGRegressor(loss='pinball', quantile={value!r}) has it"
+
+
+# What to pass instead of a parameter of scikit-learn's models: text, or a function that
+# returns text, "" if nothing is known.
+_ANSWERS = {
+    "C": _alpha_of,
+    "coef0": "kernel=Polynomial(degree=3, coef0=1.0) of eigenkern.kernels has it",
+    "decision_function_shape": "decision_function has a column for each class ('ovr')",
+    "degree": "kernel=Polynomial(degree=3, coef0=1.0) of eigenkern.kernels has it",
+    "early_stopping": "the penalty is chosen instead, on rows that are left out",
+    "epsilon": "the squared error needs none; "
+    "DSGRegressor(loss='epsilon_insensitive') has it, and is slower",
+    "gamma": _gamma_of,
+    "kernel": _kernel_of,
+    "n_components": lambda cls, known, _: "it has n_centers" * ("n_centers" in known),
+    "n_jobs": "all cores are used; OMP_NUM_THREADS limits them",
+    "probability": "predict_proba needs none",
+    "quantile": _quantile_of,
+    "quantiles": _quantile_of,
+}
 
 
 def _bandwidth_of(gamma):
     """Return the bandwidth to pass instead of gamma."""
-    bandwidth = "1 / (2 gamma) ** 0.5"
+    bandwidth, as_kernel = "1 / (2 gamma) ** 0.5", ""
     if isinstance(gamma, str):
         bandwidth = "(n_features / 2) ** 0.5" if gamma == "auto" else repr(gamma)
     elif isinstance(gamma, Real) and gamma > 0:
         bandwidth += f" = {(2.0 * gamma) ** -0.5:.4g}"
+        as_kernel = f", or kernel=Gaussian.from_gamma({gamma!r}) of eigenkern.kernels"
     return (
         f"gamma={gamma!r} of SVC's kernel='rbf' is kernel='gaussian' with bandwidth = "
-        f"{bandwidth}; see also Polynomial.from_gamma of eigenkern.kernels"
+        f"{bandwidth}{as_kernel}"
     )

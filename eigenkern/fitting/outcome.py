@@ -103,6 +103,13 @@ def warn_of_far_values(estimator, X, kernel, centers):
             warn_of_cutoffs(estimator, X, frame.get("offset"), frame["limits"])
 
 
+# Usual deviations of a column, over those of the other columns and over its largest,
+# below which it is as good as constant; and rows that they are taken of. The largest of
+# 1e4 log-normal values (sigma = 2) is 2e3 usual deviations away, and these are 1 / 7 of
+# the standard deviation; those of a standardized Cauchy column are at the bounds.
+_HIDDEN, _FAR, _FEW = 1e-2, 1e-4, 100
+
+
 def warn_of_cutoffs(estimator, X, offset, limits, places=None):
     """Warn if an entry of X is farther from the offset than its column's limit.
 
@@ -119,11 +126,33 @@ def warn_of_cutoffs(estimator, X, offset, limits, places=None):
         ratios = np.maximum(low, high) / limits
     column = int(np.argmax(ratios))
     if not ratios[column] > 1.0:
+        warn_of_hidden_column(estimator, X, ends, places)
         return
     value = float(ends[int(high[column] > low[column])][column])
     limit = float(offset[column] + np.copysign(limits[column], value))
     place = column if places is None else int(places[column])
     _warn(estimator, X, column, value, f"it was cut off at {limit:.3g}", place)
+
+
+def warn_of_hidden_column(estimator, X, ends, places=None):
+    """Warn of a column that a few entries make constant: fill values, then scaled.
+
+    `ends` are the smallest and the largest entry of each column, (d,).
+    """
+    some = rows_at(X, np.random.RandomState(0).randint(X.shape[0], size=_FEW))
+    some = to_numpy(some).astype(np.float64)
+    middle = np.median(some, axis=0)
+    usual = np.median(np.abs(some - middle), axis=0)
+    far = np.maximum(middle - ends[0], ends[1] - middle)
+    hidden = (usual > 0) & (usual < _HIDDEN * usual.max()) & (usual < _FAR * far)
+    if not hidden.any():
+        return
+    column = int(np.argmax(hidden * far))
+    ends = [float(end[column]) for end in ends]
+    value = ends[0] if middle[column] - ends[0] == far[column] else ends[1]
+    place = column if places is None else int(places[column])
+    consequence = "beside it, the other entries of the column hardly differ"
+    _warn(estimator, X, column, value, consequence, place)
 
 
 def warn_of_leverage(
@@ -172,7 +201,7 @@ def _warn(estimator, X, column, value, consequence, place=None):
         size = f"where most rows hold {middle:.3g}"
     warn_user(
         f"column {name} of X holds {value:.3g}, {size}: {consequence}; replace fill "
-        "values, or scale the column, before fitting",
+        "values before the column is scaled and fitted",
         UserWarning,
     )
 

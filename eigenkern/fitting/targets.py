@@ -98,11 +98,16 @@ def _has_probabilities(model):
     fitted = hasattr(model, model._coef_attribute)
     if not fitted and model._calibrates:
         return True
+    advice = f"fit with {model._calibrates_with}, take DSGClassifier(loss='log_loss'), "
+    advice += "or wrap the estimator in sklearn.calibration.CalibratedClassifierCV"
+    if "_memory_" in vars(model):  # of pieces
+        advice = (
+            "take DSGClassifier(loss='log_loss'), or keep some rows and fit "
+            "CalibratedClassifierCV(FrozenEstimator(model)) of scikit-learn to them"
+        )
     raise AttributeError(
         "probabilities are calibrated on values of rows that were held out, and none "
-        f"{'were' if fitted else 'will be'}: fit with {model._calibrates_with}, take "
-        "DSGClassifier(loss='log_loss'), or wrap the estimator in "
-        "sklearn.calibration.CalibratedClassifierCV"
+        f"{'were' if fitted else 'will be'}: {advice}"
     )
 
 
@@ -128,8 +133,10 @@ class ClassificationTargets(ClassifierMixin):
                 "y_val": "classes of y",
                 "y": f"classes that were given or came first, {self.classes_.tolist()}",
             }
+            advice = "; pass all of them as classes" * (name == "y")
             raise ValueError(
                 f"{name} must hold only {known[name]}; got {unknown.tolist()[0]!r}"
+                f"{advice}"
             )
         codes = np.searchsorted(self.classes_, y)
         if len(self.classes_) > 2:

@@ -6,6 +6,7 @@ import warnings
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from numbers import Integral, Number, Real
+from os import PathLike
 from traceback import clear_frames
 
 import numpy as np
@@ -261,11 +262,11 @@ def validated(
         y = detached(computed(y))
         try:
             return validate_data(estimator, X, y, **options, **checks_of_y)
-        except ValueError as error:
-            advice = _advice(estimator, str(error))
+        except (TypeError, ValueError) as error:
+            advice = _advice(estimator, X, str(error))
             if not advice:
                 raise
-            raise ValueError(f"{error}{advice}") from error
+            raise type(error)(f"{error}{advice}") from error
     named = getattr(X, "_meta", rows) if hasattr(X, "columns") else rows
     named = X if is_frame(X) else named
     validate_data(estimator, named, skip_check_array=True, reset=reset)
@@ -282,9 +283,22 @@ def validated(
     return rows, y
 
 
-def _advice(estimator, said):
-    """Return what to do about text or gaps in X, or "" if there are none."""
+def _advice(estimator, X, said):
+    """Return what to do about text, gaps, a path or sparse rows, "" if nothing."""
+    if said.startswith("Sparse data was passed"):
+        return (
+            "\nLinearEigenProRegressor and LinearEigenProClassifier of eigenkern take "
+            "sparse X; in a pipeline, OneHotEncoder(sparse_output=False) makes dense "
+            "columns, and TruncatedSVD few of many"
+        )
     text = said.startswith("could not convert string to float")
+    if text and isinstance(X, str | PathLike):
+        return (
+            ": X is a path. Open the file with np.load(..., mmap_mode='r'), h5py or "
+            "zarr; read a CSV file in pieces, and pass them to fit_batches"
+        )
+    if text and np.ndim(X) == 1:
+        return ". For texts, use a pipeline with scikit-learn's TfidfVectorizer"
     if estimator._takes_tables:
         as_frame = ". Pass text in a pandas or polars DataFrame, where it is a category"
         return as_frame * text
@@ -294,7 +308,7 @@ def _advice(estimator, said):
         "\nRFMRegressor and RFMClassifier of eigenkern take DataFrames with categories "
         "and missing values; for the others use a pipeline, such as "
         "make_pipeline(make_column_transformer(...), estimator) with scikit-learn's "
-        "OneHotEncoder, SimpleImputer and StandardScaler"
+        "OneHotEncoder(sparse_output=False), SimpleImputer and StandardScaler"
     )
 
 

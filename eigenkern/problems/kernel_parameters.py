@@ -46,10 +46,12 @@ def check_kernel(kernel, *, precomputed=True):
         callable(kernel) and not isinstance(kernel, type)
     ):
         return
+    is_poly = isinstance(kernel, str) and kernel == "poly"
+    advice = ": 'polynomial', or Polynomial(degree=3, coef0=1.0)" * is_poly
     raise ValueError(
         f"kernel must be one of {', '.join(repr(name) for name in names)}, a kernel "
         "object such as eigenkern.kernels.Gaussian(bandwidth=5.0), or a callable "
-        f"k(X, Z); got {kernel!r}"
+        f"k(X, Z); got {kernel!r}{advice}"
     )
 
 

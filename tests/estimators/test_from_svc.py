@@ -14,6 +14,7 @@ from sklearn.svm import SVC
 import eigenkern
 from eigenkern import (
     DSGClassifier,
+    DSGRegressor,
     EigenProClassifier,
     EigenProRegressor,
     FalkonLikeClassifier,
@@ -23,8 +24,10 @@ from eigenkern import (
     NytroClassifier,
     RandomFourierFeatures,
     RBFNetworkFeatures,
+    RFMClassifier,
     RFMRegressor,
 )
+from eigenkern.kernels import Gaussian
 
 MODELS = [
     DSGClassifier(max_iter=2),
@@ -130,7 +133,7 @@ def test_gamma_is_answered_with_a_bandwidth(cls):
     with pytest.raises(TypeError, match=r"bandwidth = \(n_features / 2\) \*\* 0.5"):
         cls(gamma="auto")
     for gamma in (None, -1.0, [1.0]):
-        with pytest.raises(TypeError, match=r"bandwidth = 1 / \(2 gamma\) \*\* 0.5;"):
+        with pytest.raises(TypeError, match=r"bandwidth = 1 / \(2 gamma\) \*\* 0.5$"):
             cls(gamma=gamma)
 
 
@@ -146,9 +149,9 @@ def test_wrong_arguments_are_told_by_the_name_of_the_class(cls):
 
 @with_bandwidth
 def test_c_is_answered_with_a_penalty(cls):
-    expected = "nor a penalty of its own"
+    expected = "there is no penalty of its own"
     if "alpha" in cls().get_params():
-        expected = r"C=10 .* alpha = 1 / \(2 C n\), for n training rows"
+        expected = r"C=10 .* alpha = 1 / \(2 C n\), for n training rows; alpha='auto'"
         if cls.__name__.startswith("DSG"):
             expected = r"C=10 .* alpha = 1 / \(C n\), for n"
     with pytest.raises(TypeError, match=f"{cls.__name__} has no parameter 'C'.*"):
@@ -166,9 +169,59 @@ def test_other_unknown_names_are_python_s_matter(cls):
         assert twin.get_params() == model.get_params()
 
 
-def test_models_without_a_kernel_know_nothing_of_it():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'gamma'"):
-        LinearEigenProClassifier(gamma=0.1)
+@pytest.mark.parametrize(
+    "cls, parameters, answer",
+    [
+        (LinearEigenProClassifier, {"gamma": 0.1}, ": it is linear; Eigen"),
+        (LinearEigenProClassifier, {"kernel": "rbf"}, ": it is linear"),
+        (LinearEigenProClassifier, {"C": 2.0}, ": C=2.0 weighs loss and penalty"),
+        (RFMClassifier, {"C": 2.0}, ": the penalty is chosen"),
+        (RFMClassifier, {"gamma": 2.0}, r"its estimator, EigenProClassifier\('gauss"),
+        (RFMRegressor, {"kernel": "rbf"}, r"its estimator, EigenProRegressor\('gauss"),
+        (EigenProClassifier, {"probability": True}, "predict_proba needs none"),
+        (EigenProClassifier, {"degree": 2}, r"kernel=Polynomial\(degree=3"),
+        (EigenProClassifier, {"decision_function_shape": "ovo"}, "column for each"),
+        (EigenProRegressor, {"epsilon": 0.1}, "loss='epsilon_insensitive'"),
+        (EigenProRegressor, {"n_jobs": 2}, "all cores are used"),
+        (NystromClassifier, {"n_components": 100}, "it has n_centers"),
+        (NystromClassifier, {"early_stopping": True}, "penalty is chosen instead"),
+        (DSGRegressor, {"quantiles": [0.1]}, r"loss='pinball', quantile=\[0.1\]"),
+    ],
+)
+def test_other_parameters_of_scikit_learn_are_answered(cls, parameters, answer):
+    ((name, _),) = parameters.items()
+    with pytest.raises(TypeError, match=f"{cls.__name__} has no .*{name}.*{answer}"):
+        cls(**parameters)
+    with pytest.raises(ValueError, match=f"{cls.__name__} has no .*{name}.*{answer}"):
+        cls().set_params(**parameters)
+
+
+def test_all_are_answered_at_once():
+    with pytest.raises(TypeError, match="parameter 'C': .*parameter 'gamma': "):
+        EigenProClassifier(C=10, gamma=0.1)
+    message = r"no parameter 'gamma': .*; write Gaussian.from_gamma\(gamma\)"
+    with pytest.raises(ValueError, match=message):
+        EigenProClassifier(Gaussian(2.0)).set_params(kernel__gamma=0.1)
+
+
+def test_a_missing_method_says_why(two_classes):
+    X, y = two_classes
+    with pytest.raises(AttributeError, match="has no attribute 'partial_fit': .* pass"):
+        EigenProClassifier().partial_fit(X, y)
+    with pytest.raises(AttributeError, match=r"'fit_batches': .* EigenPro\*\(n_cen"):
+        RFMClassifier().fit_batches([(X, y)])
+    model = EigenProClassifier(n_centers=20, random_state=0).fit_batches([(X, y)])
+    with pytest.raises(AttributeError, match="'predict_proba': .*FrozenEstimator"):
+        model.predict_proba(X)
+    with pytest.raises(
+        TypeError, match="^EigenProClassifier.predict.*'return_std': pre"
+    ):
+        model.predict(X, return_std=True)
+    with pytest.raises(TypeError, match="^EigenProClassifier.fit_batches.*iterable of"):
+        model.fit_batches(X, y)
+    with pytest.raises(AttributeError, match="object has no attribute 'depth'"):
+        model.depth  # noqa: B018
+    assert not hasattr(model, "predict_proba") and hasattr(model, "partial_fit")
 
 
 def test_a_subclass_may_have_a_parameter_of_the_name():

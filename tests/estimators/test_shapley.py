@@ -288,8 +288,9 @@ def test_a_table_with_categories_and_gaps(regression):
     sums = result.base_values + result.values.sum(axis=1)
     assert_allclose(sums, model.predict(rows), atol=1e-9)
     assert_array_equal(result.values[:, 3], np.zeros(20))
-    assert_array_equal(result.data[:, :2], rows[["a", "b"]])
-    assert np.isnan(result.data[:, 2:]).all()
+    assert_array_equal(result.data[:, :2].astype(float), rows[["a", "b"]])
+    assert_array_equal(result.data[:, 2], rows["c"])
+    assert np.isnan(result.data[:, 3].astype(float)).all()
     # The category by enumeration: of the other three columns one has no values.
     others, phi = [["a"], ["b"], ["a", "b"], []], 0.0
     for present in others:
