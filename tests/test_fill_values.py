@@ -11,6 +11,7 @@ from sklearn import config_context
 from sklearn.base import clone
 from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from eigenkern import (
     DSGClassifier,
@@ -544,3 +545,28 @@ def test_chunks_of_dask_and_other_libraries(other_xp, table):
     model = NystromRegressor(random_state=0).fit(X.astype("f4"), y)
     chunks = da.from_array(rows, chunks=(2, 3))
     assert_allclose(model.predict(chunks).compute(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        EigenProRegressor("gaussian"),
+        NystromRegressor("manhattan", n_centers=50),
+        DSGRegressor(max_iter=1),
+    ],
+    ids=str,
+)
+def test_a_column_that_was_scaled_with_fill_values_is_named(model, rng):
+    X = rng.standard_normal((400, 4))
+    y = X[:, 0] + np.sin(X[:, 2])
+    X[::100, 1] = 1e12
+    Z = StandardScaler().fit_transform(X)
+    with pytest.warns(UserWarning, match=r"column 1 of X holds 9.95, .* times its usu"):
+        model.fit(Z, y)
+    # Heavy tails, rare ones, small units and constants are no fill values.
+    X[:, 1] = np.exp(2 * rng.standard_normal(400))
+    X[:, 3] = np.arange(400) % 100 == 0
+    for rows in (StandardScaler().fit_transform(X), X * [1.0, 1e-9, 1.0, 0.0]):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "column")
+            model.fit(rows, y)

@@ -414,3 +414,15 @@ def test_values_left_out_of_few_rows_are_those_of_ridge(rng):
         peer = Ridge(3.0).fit(X[rest], y[rest], sample_weight=w[rest])
         left_out = found.residual[i, 0] / found.kept[i]
         assert_allclose(left_out, y[i] - peer.predict(X[i : i + 1])[0], 1e-5)
+
+
+@pytest.mark.parametrize("model", [EigenProRegressor(), RFMRegressor()], ids=str)
+def test_other_kinds_of_rows_get_advice(model):
+    y = [0.0, 1.0, 2.0]
+    with pytest.raises(ValueError, match=r"X is a path\. Open the file with np.load"):
+        model.fit("rows.csv", y)
+    with pytest.raises(ValueError, match=r"For texts, use .* TfidfVectorizer"):
+        model.fit(["a b", "c", "d e"], y)
+    message = r"(?s)dense data is required.*LinearEigen.*OneHotEncoder\(sparse_output=F"
+    with pytest.raises(TypeError, match=message):
+        model.fit(scipy.sparse.eye_array(3, format="csr"), y)

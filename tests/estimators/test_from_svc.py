@@ -197,7 +197,7 @@ def test_other_parameters_of_scikit_learn_are_answered(cls, parameters, answer):
 
 
 def test_all_are_answered_at_once():
-    with pytest.raises(TypeError, match="parameter 'C': .*parameter 'gamma': "):
+    with pytest.raises(TypeError, match=r"parameter 'C': .*parameter 'gamma': "):
         EigenProClassifier(C=10, gamma=0.1)
     message = r"no parameter 'gamma': .*; write Gaussian.from_gamma\(gamma\)"
     with pytest.raises(ValueError, match=message):
@@ -206,18 +206,22 @@ def test_all_are_answered_at_once():
 
 def test_a_missing_method_says_why(two_classes):
     X, y = two_classes
-    with pytest.raises(AttributeError, match="has no attribute 'partial_fit': .* pass"):
+    with pytest.raises(
+        AttributeError, match=r"has no attribute 'partial_fit': .* pass"
+    ):
         EigenProClassifier().partial_fit(X, y)
     with pytest.raises(AttributeError, match=r"'fit_batches': .* EigenPro\*\(n_cen"):
         RFMClassifier().fit_batches([(X, y)])
     model = EigenProClassifier(n_centers=20, random_state=0).fit_batches([(X, y)])
-    with pytest.raises(AttributeError, match="'predict_proba': .*FrozenEstimator"):
+    with pytest.raises(AttributeError, match=r"'predict_proba': .*FrozenEstimator"):
         model.predict_proba(X)
     with pytest.raises(
-        TypeError, match="^EigenProClassifier.predict.*'return_std': pre"
+        TypeError, match=r"^EigenProClassifier.predict.*'return_std': pre"
     ):
         model.predict(X, return_std=True)
-    with pytest.raises(TypeError, match="^EigenProClassifier.fit_batches.*iterable of"):
+    with pytest.raises(
+        TypeError, match=r"^EigenProClassifier.fit_batches.*iterable of"
+    ):
         model.fit_batches(X, y)
     with pytest.raises(AttributeError, match="object has no attribute 'depth'"):
         model.depth  # noqa: B018
