@@ -1,5 +1,6 @@
 """Regression, classification and quantiles: targets in, predictions out."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -168,8 +169,13 @@ class ClassificationTargets(ClassifierMixin):
         """Return the weight of each class, (k,); 0 of one that has no row."""
         if self.class_weight is None:
             return None
-        weights = np.zeros(len(self.classes_))
-        if isinstance(self.class_weight, str):
+        weights, given = np.zeros(len(self.classes_)), self.class_weight
+        if not (isinstance(given, Mapping) or given == "balanced"):
+            raise ValueError(
+                "class_weight must be 'balanced', a dict from classes to weights, or "
+                f"None; got {given!r}"
+            )
+        if isinstance(given, str):
             weights[codes] = compute_sample_weight(self.class_weight, codes)
         else:
             weights[:] = compute_sample_weight(self.class_weight, self.classes_)

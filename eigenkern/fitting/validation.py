@@ -231,6 +231,7 @@ def check_has_fitted(
         raise ValueError(
             f"{user} needs an estimator with the attribute {attribute}, such as "
             f"{example}; got {type(estimator).__name__}"
+            f"{': pass its last step, pipeline[-1]' * hasattr(estimator, 'steps')}"
         )
 
 

@@ -21,6 +21,7 @@ from eigenkern.losses import Pinball
 from eigenkern.operators.waves import FourierBlocks
 
 QUANTILES = (0.1, 0.5, 0.9)
+few_rows = pytest.mark.filterwarnings("ignore:the quantile .* is corrected on")
 
 
 def made(**parameters):
@@ -131,6 +132,7 @@ def test_coverage_of_new_rows(noisy):
         assert pinball(y[1500:], column, q) < 1.15 * best
 
 
+@few_rows
 @pytest.mark.filterwarnings("ignore:DSGRegressor learned nothing")  # from 19 rows
 def test_rows_are_held_out_by_default(regression):
     X, y, *_ = regression
@@ -197,6 +199,7 @@ def test_quantiles_together_are_those_alone(regression):
         assert_allclose(alone.predict(X_test), column, atol=1e-9)
 
 
+@few_rows
 def test_one_quantile_of_several_outputs(regression):
     X, y, X_test, _ = regression
     Y = np.column_stack([y, 1e3 * y - 7])
@@ -221,6 +224,7 @@ def test_units_and_signs_of_the_targets(dtype, regression):
     assert_allclose(-mirrored, plain, atol=0.05)
 
 
+@few_rows
 def test_equal_targets_are_predicted(regression):
     X = regression[0]
     for early_stopping in (False, True):
@@ -271,6 +275,7 @@ def test_other_losses_ignore_the_quantile(regression):
     assert_array_equal(plain.predict(X_test), other.predict(X_test))
 
 
+@few_rows
 def test_other_array_libraries(regression, other_xp):
     X, y, X_test, _ = regression
     model = made(quantile=(0.9, 0.1), max_iter=3, early_stopping=True)
@@ -341,3 +346,20 @@ def test_the_score_of_one_quantile_is_that_of_its_loss(regression):
     expected = d2_pinball_score(y, learned.predict(X), alpha=0.9)
     assert learned.score(X, y) == pytest.approx(expected, rel=1e-12)
     assert DSGRegressor(max_iter=2).fit(X, y).score(X, y) > 0.3  # R^2
+
+
+def test_few_held_out_rows_are_told(regression):
+    X, y, *_ = regression
+    assert len(X) < 400
+    model = DSGRegressor(loss="pinball", quantile=[0.5, 0.95], max_iter=2)
+    message = r"the quantile 0.95 is corrected on 0 held-out rows; .*=0.33, or more"
+    with pytest.warns(UserWarning, match=message):
+        model.fit(X, y)
+    message = r"the quantile 0.9 is corrected on 16 held-out rows, to within 0.075 or"
+    with pytest.warns(UserWarning, match=message):
+        model.set_params(quantile=0.9).fit(X, y)
+    model.set_params(quantile=[0.5, 0.95])
+    model.set_params(validation_fraction=0.34).fit(X, y)  # as many as may be
+    model.set_params(quantile=0.5, validation_fraction=0.1).fit(X, y)
+    model.set_params(quantile=[0.05, 0.5], early_stopping=True)
+    model.fit(X, y, X_val=X, y_val=y)
