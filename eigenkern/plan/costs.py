@@ -16,8 +16,8 @@ import scipy.sparse
 from ..arrays import memory
 from ..arrays.devices import compute_devices
 from ..arrays.linalg import large_product
-from ..arrays.machine import CPU, MEASURED_TOUCH_BYTES
-from ..arrays.threads import cached_property, n_blas_threads
+from ..arrays.machine import CPU, MEASURED_TOUCH_BYTES, WAVE_TILE_ALONE
+from ..arrays.threads import cached_property, n_blas_threads, single_threaded_blas
 from ..kernels import Kernel
 from ..operators.matrix import GivenMatrix
 from ..operators.sharded import kernel_operator
@@ -485,12 +485,14 @@ _measured_wave_seconds = {}
 def _wave_seconds(shape, n_rows, block_size):
     """Return the seconds per row and frequency of steps on random features.
 
-    They are measured once for all sizes of a step: sines differ between processors by a
-    factor of ten, and products with few columns depend on their number.
+    They are measured once for all sizes of a block: sines differ between processors by
+    a factor of ten, and products with few columns depend on their number. It is done on
+    one thread, in a few milliseconds that another program seldom interrupts.
     """
     d, k, dtype = shape.d, shape.n_outputs, f"float{8 * shape.itemsize}"
-    n = max(min(n_rows, 8192, 2 * 10**6 // d), 64)
+    n = max(min(n_rows, WAVE_TILE_ALONE // block_size, 400_000 // d), 2)
     key = d, k, dtype, n, block_size
+    n_threads = n_blas_threads() if n_rows * block_size > WAVE_TILE_ALONE else 1
     if key not in _measured_wave_seconds:
         rng = np.random.RandomState(0)
         rows = rng.random_sample((n, d)).astype(dtype)
@@ -505,14 +507,16 @@ def _wave_seconds(shape, n_rows, block_size):
             tiles, _ = features.adjoint(rows, 0, G)
             features.add_products(tiles, A, values)
 
-        _measured_wave_seconds[key] = _best_seconds(step) / (n * block_size)
-    return _measured_wave_seconds[key]
+        with single_threaded_blas:
+            seconds = _best_seconds(step, 30)
+        _measured_wave_seconds[key] = seconds / (n * block_size)
+    return _measured_wave_seconds[key] / n_threads
 
 
-def _best_seconds(function):
-    """Return the least time of up to five calls, within 0.1 s."""
+def _best_seconds(function, n_calls=5):
+    """Return the least time of some calls, or of those within 0.1 s."""
     begin, seconds = time.perf_counter(), []
-    while not seconds or (len(seconds) < 5 and time.perf_counter() - begin < 0.1):
+    while not seconds or (len(seconds) < n_calls and time.perf_counter() - begin < 0.1):
         start = time.perf_counter()
         function()
         seconds.append(time.perf_counter() - start)
