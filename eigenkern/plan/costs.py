@@ -22,8 +22,8 @@ from ..kernels import Kernel
 from ..operators.matrix import GivenMatrix
 from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
-from ..rows.lazy_rows import is_lazy
 from ..operators.waves import FourierBlocks
+from ..rows.lazy_rows import is_lazy
 from .parameters import is_precomputed
 from .sizes import rounding
 
