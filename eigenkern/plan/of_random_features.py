@@ -33,8 +33,8 @@ _FIRST_FREQUENCIES = 8192
 # Bytes that the features of a batch may take, and kept frequencies.
 _BATCH_BYTES, FREQUENCY_BYTES = 128e6, 256e6
 # Bytes that products of blocks may take on the rows that score the epochs: about 6 MB
-# for 800 rows and three quantiles. With them 20 epochs on california_housing, 8000 rows,
-# took 22 s of CPU, and 35 s without.
+# for 800 rows and three quantiles. With them 20 epochs on 8000 rows of
+# california_housing took 22 s of CPU, and 35 s without.
 KEPT_BYTES = 64e6
 # Minimum number of steps in an epoch: fewer measure the loss too poorly. Errors on 800
 # rows of eight data sets with 4, 8 and 16 are 0.96 to 1.02 times those with 32; with
