@@ -24,7 +24,7 @@ def estimate(
 
     Nothing is fitted. The sizes are those that a fit would choose; whether it would
     keep a kernel matrix depends on the memory that is free now. The rates of this
-    machine are measured once per process, in up to 0.3 s. A fit takes less time if
+    machine are measured once per process, in up to 0.4 s. A fit takes less time if
     early stopping or a tolerance ends it.
 
     Parameters
@@ -38,7 +38,8 @@ def estimate(
     n_features : int
         Columns of X.
     n_outputs : int, default=1
-        Columns of y. For a classifier: 1 for two classes, their number for more.
+        Columns of y. For a classifier: 1 for two classes, their number for more. The
+        quantiles of a `DSGRegressor` are counted by themselves.
     dtype : {"float32", "float64"}, default="float64"
         Data type of X. Matrices in float32 take half the memory.
 

@@ -29,9 +29,11 @@ from eigenkern import (
     RFMRegressor,
     estimate,
 )
+from eigenkern.arrays.threads import n_blas_threads
 from eigenkern.fitting import planning
 from eigenkern.kernels import Gaussian
 from eigenkern.methods.descent import EarlyStopping
+from eigenkern.operators.waves import FourierBlocks
 
 ITEMS = [
     "data copy",
@@ -347,6 +349,49 @@ def test_rounds_take_longer_than_one_fit():
     assert more.method == "direct"
     inner = RFMRegressor(NystromRegressor(n_centers=100))
     assert estimate(inner, 6000, 8).n_centers == 100
+
+
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_the_work_of_random_features_is_counted(early_stopping, rng, monkeypatch):
+    """Rows times frequencies, within a fifth of those that a fit evaluates."""
+    X, y = data(rng, 2000, 6)
+    model = DSGRegressor(max_iter=4, early_stopping=early_stopping, random_state=0)
+    model.set_params(tol=0.0, n_iter_no_change=9)
+    told, evaluated = estimate(model, *X.shape).costs._waves, []
+
+    def adjoint(self, X, k, G, of=FourierBlocks.adjoint):
+        evaluated.append(len(X) * self.block_size)
+        return of(self, X, k, G)
+
+    def product(self, X, *args, of=FourierBlocks.product):
+        n_rows.append(len(X))
+        return of(self, X, *args)
+
+    def drawn(self, blocks, coef, parts, of=FourierBlocks._slabs):
+        n_blocks = sum(len(blocks[part]) for part in parts)
+        alone = n_rows[-1] * 512 <= 2**17
+        evaluated.append(n_rows[-1] * n_blocks * self.block_size)
+        evaluated[-1] *= n_blas_threads() if alone else 1  # the others wait
+        return of(self, blocks, coef, parts)
+
+    n_rows = []
+    monkeypatch.setattr(FourierBlocks, "adjoint", adjoint)
+    monkeypatch.setattr(FourierBlocks, "product", product)
+    monkeypatch.setattr(FourierBlocks, "_slabs", drawn)
+    model.fit(X, y)
+    assert 0.8 < told / sum(evaluated) < 1.25
+
+
+def test_quantiles_are_outputs():
+    quantiles = DSGRegressor(loss="pinball", quantile=[0.1, 0.5, 0.9], max_iter=2)
+    told, three = estimate(quantiles, 3000, 5), estimate(quantiles, 3000, 5, 3)
+    assert told.n_outputs == 3 and told.flops == three.flops
+    assert told.memory == three.memory
+    one = estimate(quantiles.set_params(quantile=0.5), 3000, 5)
+    assert one.n_outputs == 1 and one.flops < told.flops
+    # The other losses have no quantiles.
+    squared = quantiles.set_params(loss="squared_error", quantile=[0.1, 0.9])
+    assert estimate(squared, 3000, 5).n_outputs == 1
 
 
 def test_what_fits_is_known():

@@ -177,6 +177,9 @@ class _DoublyStochastic(Streaming, Model):
         return self.validation_fraction * n * rarest > 1.0 - 1e-9
 
     def _plan(self, shape):
+        if self.loss == "pinball":  # one output for each quantile
+            n_outputs = max(shape.n_outputs, np.size(self.quantile))
+            shape = replace(shape, n_outputs=n_outputs)
         return plan_of_random_features(shape)
 
     def _prepare(self, data):

@@ -855,6 +855,7 @@ class _RecursiveFeatureMachine(
         return plan_of_rounds(shape, plan_of_fit)
 
     def _prepare(self, data):
+        self._say("fitting the plain kernel")
         estimator = clone(self._inner())
         if getattr(estimator, "random_state", 0) is None:
             estimator.set_params(random_state=data.rng.randint(2**31 - 1))

@@ -132,6 +132,8 @@ class Model(Conveniences, CallbackSupportMixin, BaseEstimator):
                 solver, rule, callbacks=callbacks, progress=progress, keeper=keeper
             )
             fitted = attributes(interrupted)
+            if progress is not None:
+                progress.tell_end(rule, interrupted)
         except KeyboardInterrupt as interrupt:
             if not rule.undo():
                 raise

@@ -21,7 +21,7 @@ def train(solver, rule, *, callbacks=None, progress=None, keeper=None):
     """
     n_done = 0 if keeper is None else keeper.resume(solver, rule)
     if progress is not None:
-        progress.start_iterations(n_done)
+        progress.start_iterations()
     interrupted = False
     for i in range(n_done, rule.max_iter):
         if callbacks is not None:
@@ -79,6 +79,10 @@ class Rule(Saved):
     has_warned = False
     #: By what fraction the training loss is below that of the mean; None: not known.
     gain = None
+    #: Why training ended before the last epoch, as text; None: not known.
+    reason = None
+    #: Which epoch the model is that of, 0 if of none; None: not known.
+    kept = None
 
     def undo(self):
         """Go back to the last fully recorded state; return whether there was one.
@@ -132,9 +136,9 @@ class ProgressLine:
         # A terminal shows one line that changes; a log or notebook, one per epoch.
         self._ends = ("\r", "\n") if sys.stdout.isatty() else ("\n", "")
 
-    def start_iterations(self, n_done=0):
-        """Start the clock of the epochs, which excludes the setup."""
-        self._first_epoch, self._n_before = time.monotonic(), n_done
+    def start_iterations(self):
+        """Forget how long epochs take."""
+        self._first = None
 
     def update(self, rule):
         """Show the state after an epoch."""
@@ -147,20 +151,37 @@ class ProgressLine:
             line += f"  {now - self._start:.1f} s "
             print(line, end=self._ends[0], flush=True)  # noqa: T201
             return
-        seconds = (now - self._first_epoch) / (done - self._n_before)
-        remaining = seconds * (of - done)
+        # The first epoch may take longer: it computes a kernel matrix that is kept.
+        first_done, first_end = self._first = self._first or (done, now)
+        to_go = ""
+        if first_done < done or done == of:
+            seconds = (now - first_end) / max(done - first_done, 1)
+            to_go = f", {seconds * (of - done):.1f} s to go"
         filled = 20 * done // of
         score = f"  score {scores[-1]:.4f}" if scores else ""
         line = (
             f"{self._name} [{'#' * filled}{'.' * (20 - filled)}] "
             f"epoch {done}/{of}  loss {losses[-1]:.4g}{score}  "
-            f"{now - self._start:.1f} s, {remaining:.1f} s to go "
+            f"{now - self._start:.1f} s{to_go} "
         )
         print(line, end=self._ends[0], flush=True)  # noqa: T201
 
     def close(self):
         """End the line."""
         print(end=self._ends[1], flush=True)  # noqa: T201
+
+    def tell_end(self, rule, interrupted):
+        """Say why epochs ended early, and which is the model if not the last one."""
+        done, of, parts = len(rule.losses), rule.max_iter, []
+        reason = "a callback says" if interrupted else rule.reason
+        if reason is not None and done < of:
+            parts.append(f"stopped after epoch {done} of {of}, as {reason}")
+        if rule.kept not in (None, done):
+            epoch = f"of epoch {rule.kept}" if rule.kept else "before epoch 1"
+            parts.append(f"keeps the model {epoch}")
+        if parts:
+            line = f"{self._name} {', and '.join(parts)}"
+            print(f"{line}  {time.monotonic() - self._start:.1f} s")  # noqa: T201
 
 
 # Training rows to predict at the end of a fit, to check that it ended well. They give
@@ -265,15 +286,16 @@ class EpochRule(Rule):
         over = state.failed
         if self._judges is not None:
             judged = state.coef if state.rest is None else state.rest
-            over = self._judges.update(judged, state.n_step_halvings) or over
+            if self._judges.update(judged, state.n_step_halvings):
+                over, self.reason = True, "the held-out rows gain nothing more"
             if self._judges.coef is judged:
-                self._coef = state.coef
+                self._keep(state)
         elif not self._scored:
-            self._coef = state.coef
+            self._keep(state)
         else:
             score = self._score(state.coef)
             if self._coef is None or score > self._best_score:
-                self._coef = state.coef
+                self._keep(state)
             self.scores.append(score)
         if state.loss <= min(self.losses):
             self._fallback = self._begin
@@ -282,11 +304,20 @@ class EpochRule(Rule):
         self._recorded = self.save()
         return over
 
+    def _keep(self, state):
+        self._coef, self.kept = state.coef, len(self.losses)
+
     def _is_over(self):
         """Whether nothing improves, or is left to improve."""
         losses, scores = self.losses, self.scores
         value, unit = (-scores[-1], 1.0) if scores else (losses[-1], losses[0])
-        return self._plateau.update(value, unit) or (not scores and value == 0.0)
+        stalled, nothing_left = self._plateau.update(value, unit), value == 0.0
+        if not scores and nothing_left:
+            self.reason = "the loss is 0"
+        elif stalled:
+            what = "score improves" if scores else "loss falls"
+            self.reason = f"the {what} by less than tol"
+        return stalled or (not scores and nothing_left)
 
     def _score(self, coef):
         """Return the score of coefficients on the held-out rows."""
@@ -342,7 +373,7 @@ class EpochRule(Rule):
         for other in (self._start, self._problem.initial_coef()):
             score = self._score(other)
             if score > best:
-                best, coef = score, other
+                best, coef, self.kept = score, other, 0
         return coef
 
     def _last_good(self):
@@ -351,12 +382,14 @@ class EpochRule(Rule):
         if self.losses[-1] > _ABOVE_BEST * min(self.losses) and not self._state.failed:
             # The last epoch may be noisy, or the iteration may diverge slowly.
             coef = min((coef, self._fallback), key=problem.loss)
+            if coef is not self._coef:
+                self.kept = None
         if self._is_no_worse_than_mean(coef):
             return coef
         zero = problem.initial_coef()
         other = min((self._fallback, self._start), key=problem.model_loss)
         better = problem.model_loss(other) < problem.model_loss(zero)
-        self.has_warned = True
+        self.has_warned, self.kept = True, None
         warn_user(
             f"{self._name} stopped after {len(self.losses)} epochs with a training "
             "loss above that of predicting the mean; "

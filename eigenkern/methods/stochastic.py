@@ -209,18 +209,21 @@ class Expansion:
         """The constant term, to be added to the sum over blocks, shape (l,)."""
         return self.constant - self.scale * self.mean
 
-    def predict(self, features, X):
+    def predict(self, features, X, kept=None):
         """Return f(X), (m, l): algorithm 2, Predict.
 
         f(x) = 0; for k = 1, ..., m: sample omega_k ~ P(omega) with seed k, and add
         alpha_k phi_k(x). So does `FourierBlocks.product`, for many rows and k at once.
         """
-        return self.values(self.product(features, X))
+        return self.values(self.product(features, X, kept))
 
-    def product(self, features, X):
-        """Return sum_k phi_k(X)' A_k over `scale`, shape (m, l)."""
+    def product(self, features, X, kept=None):
+        """Return sum_k phi_k(X)' A_k over `scale`, shape (m, l).
+
+        `kept` is as in `FourierBlocks.product`.
+        """
         n_blocks, n_columns = len(self.coef), self.constant.shape[0]
-        return features.product(X, range(n_blocks), self.coef, n_columns)
+        return features.product(X, range(n_blocks), self.coef, n_columns, kept)
 
     def values(self, product):
         """Return f on some rows from their `product`."""

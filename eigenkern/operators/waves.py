@@ -1,5 +1,10 @@
 """Random Fourier features, given or drawn in blocks."""
 
+import math
+from dataclasses import dataclass, replace
+from operator import is_
+from typing import Any
+
 import numpy as np
 
 from ..arrays.array import (
@@ -123,6 +128,56 @@ def fourier_features(X, frequencies, offset, limits, n_columns):
     return phi
 
 
+@dataclass(frozen=True)
+class _Slab:
+    """Blocks side by side: half their frequencies, coefficients of both `_half_waves`.
+
+    `sums` are those of A over its rows, `values` the two products for all rows,
+    (2, m, l), or None. If the values are known, nothing else is needed.
+    """
+
+    sums: Any
+    half_frequencies: Any = None
+    A: Any = None
+    B: Any = None
+    values: Any = None
+
+
+class KeptSlabs:
+    """Products of slabs of blocks on some rows, until the coefficients are others.
+
+    Coefficients are replaced, never changed: the same arrays are equal. At most
+    `n_bytes` are kept.
+    """
+
+    def __init__(self, n_bytes):
+        self._n_bytes, self._slabs = n_bytes, {}
+
+    def get(self, start, coef):
+        """Return the slab that begins with a block, or None; drop another one."""
+        before, slab = self._slabs.get(start, ((), None))
+        if len(before) == len(coef) and all(map(is_, before, coef)):
+            return slab
+        self._slabs.pop(start, None)
+        return None
+
+    def with_room(self, slabs, xp, shape, options):
+        """Return slabs with arrays for their values (m, l), where there is room."""
+        width = 2 * math.prod(shape) * xp.finfo(options["dtype"]).bits // 8
+        room, found = self._n_bytes // max(width, 1) - len(self._slabs), []
+        for slab in slabs:
+            if slab.values is None and room > 0:
+                slab = replace(slab, values=xp.empty((2, *shape), **options))
+                room -= 1
+            found.append(slab)
+        return found
+
+    def keep(self, start, coef, slab):
+        """Keep a slab whose values are computed, if it has any."""
+        if slab.values is not None:
+            self._slabs[start] = coef, _Slab(slab.sums, values=slab.values)
+
+
 class FourierBlocks(_Waves):
     """Blocks of random features of a kernel, phi_k(x)' phi_k(z) = k(x, z) on average.
 
@@ -209,35 +264,55 @@ class FourierBlocks(_Waves):
 
         self._map(task, tiles)
 
-    def product(self, X, blocks, coef, n_columns):
+    def product(self, X, blocks, coef, n_columns, kept=None):
         """Return sum_k phi_k(X) A_k over some blocks, (m, l); `coef` has their A_k.
 
-        A_k has shape (2 F, l), and l is `n_columns`.
+        A_k has shape (2 F, l), and l is `n_columns`. With `KeptSlabs` of the same rows
+        and blocks, only what has changed is evaluated, with the same result bit for
+        bit.
         """
         xp = self.xp
         # Contiguous columns make losses of few columns faster.
         out = xp.zeros((n_columns, X.shape[0]), **self.array_options).T
-        slab = max(FREQUENCY_SLAB // self.block_size, 1)
-        size = max(int(FREQUENCY_GROUP_BYTES // self._bytes), slab)
+        width = max(FREQUENCY_SLAB // self.block_size, 1)
+        size = max(int(FREQUENCY_GROUP_BYTES // self._bytes), width)
         for start in range(0, len(blocks), size):
             end = min(start + size, len(blocks))
-            some = [slice(i, min(i + slab, end)) for i in range(start, end, slab)]
-            slabs = self._slabs(blocks, coef, some)
-            constant = -0.5 * sum(xp.sum(A, axis=0) for _, A, _ in slabs)
+            some = [slice(i, min(i + width, end)) for i in range(start, end, width)]
+            known = [None] * len(some)
+            if kept is not None:
+                known = [kept.get(part.start, coef[part]) for part in some]
+            new = [part for part, one in zip(some, known, strict=True) if one is None]
+            drawn = iter(self._slabs(blocks, coef, new))
+            slabs = [next(drawn) if one is None else one for one in known]
+            constant = -0.5 * sum(slab.sums for slab in slabs)
+            if kept is not None:
+                slabs = kept.with_room(slabs, xp, out.shape, self.array_options)
 
             def task(rows, slabs=slabs, constant=constant):
                 near, total = self.centered(X[rows, :]), constant
                 T = buffer = None
-                for W, A, B in slabs:
+                for slab in slabs:
+                    W, values = slab.half_frequencies, slab.values
+                    if W is None:
+                        total = total + values[0, rows, :]
+                        total += values[1, rows, :]
+                        continue
                     if T is not None and T.shape[1] != W.shape[1]:
                         T = buffer = None
                     T = matmul(xp, near, W, T)
                     squares, buffer = _half_waves(xp, T, T, buffer)
-                    total = total + squares @ A
-                    total += buffer @ B
+                    of_squares, of_products = squares @ slab.A, buffer @ slab.B
+                    total = total + of_squares
+                    total += of_products
+                    if values is not None:
+                        values[0, rows, :], values[1, rows, :] = of_squares, of_products
                 out[rows, :] += total
 
-            self.map_tiles(task, X.shape[0], slab * self.block_size)
+            self.map_tiles(task, X.shape[0], width * self.block_size)
+            if kept is not None:
+                for part, slab in zip(some, slabs, strict=True):
+                    kept.keep(part.start, coef[part], slab)
         return out
 
     def _slabs(self, blocks, coef, parts):
@@ -251,7 +326,7 @@ class FourierBlocks(_Waves):
         return self._map(slab, parts) if shared else [slab(part) for part in parts]
 
     def _slab(self, blocks, coef):
-        """Return half the frequencies, and the coefficients of both `_half_waves`.
+        """Return the `_Slab` of some blocks.
 
         Several blocks are put side by side, because narrow matrix products are slow.
         """
@@ -259,7 +334,8 @@ class FourierBlocks(_Waves):
         W = xp.concat([self._half_frequencies(k) for k in blocks], axis=1)
         scale = 2.0 * F**-0.5
         A = scale * xp.concat([A[:F, :] for A in coef])
-        return W, A, scale * xp.concat([A[F:, :] for A in coef])
+        B = scale * xp.concat([A[F:, :] for A in coef])
+        return _Slab(xp.sum(A, axis=0), W, A, B)
 
 
 def _write_waves(xp, T, cosines, sines, scale):

@@ -16,12 +16,13 @@ import scipy.sparse
 from ..arrays import memory
 from ..arrays.devices import compute_devices
 from ..arrays.linalg import large_product
-from ..arrays.machine import CPU, MEASURED_TOUCH_BYTES
-from ..arrays.threads import cached_property, n_blas_threads
+from ..arrays.machine import CPU, MEASURED_TOUCH_BYTES, WAVE_TILE_ALONE
+from ..arrays.threads import cached_property, n_blas_threads, single_threaded_blas
 from ..kernels import Kernel
 from ..operators.matrix import GivenMatrix
 from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
+from ..operators.waves import FourierBlocks
 from ..rows.lazy_rows import is_lazy
 from .parameters import is_precomputed
 from .sizes import rounding
@@ -37,6 +38,10 @@ _FIT_SECONDS = 0.01
 # fits on cpusmall, a9a and covtype (/proc/self/smaps): 2 to 4 MB, and 1 to 8 MB per
 # thread.
 _CODE_BYTES, _PANEL_BYTES = 3e6, 4e6
+# Values of a kernel's function in the time of a cosine and a sine, on a usual CPU: in
+# steps of DSG on two cores of an AMD EPYC without AVX-512, a frequency and a row take
+# 14 ns in double precision and 8 ns in single precision.
+_WAVE_FUNCTIONS = 6
 
 
 @dataclass(frozen=True)
@@ -172,9 +177,11 @@ class Costs:
         self._shape, self.n_threads = shape, n_blas_threads()
         self.flops, self._held, self.peak, self.asked = 0.0, {}, 0.0, 0.0
         # Multiply-adds in float64, entries of the kernel, bytes read with the
-        # multiply-adds that hide them, bytes touched, and other seconds.
+        # multiply-adds that hide them, bytes touched, and other seconds; rows times
+        # frequencies of random features, and how many of each there are at a time.
         self._products, self._entries, self._seconds = 0.0, 0.0, _FIT_SECONDS
         self._reads, self._touched = [], []
+        self._waves, self.wave_sizes = 0.0, None
         #: By how much products and entries take longer than large ones.
         self.slowness = 1.0
 
@@ -201,6 +208,16 @@ class Costs:
         self.flops += 2.0 * count * n_columns
         self._reads.append((count * itemsize, count * n_columns * itemsize / 8))
 
+    def waves(self, count, n_rows, block_size):
+        """Add random features, and products with them: rows times frequencies.
+
+        Steps evaluate `block_size` frequencies of `n_rows` rows.
+        """
+        shape = self._shape
+        self.flops += count * (2.0 * (shape.d + 2 * shape.n_outputs) + 2.0)
+        self._waves += count
+        self.wave_sizes = n_rows, block_size
+
     def touches(self, n_bytes):
         """Add the first use of memory."""
         self._touched.append(n_bytes)
@@ -222,6 +239,8 @@ class Costs:
         self._products += times * other._products
         self._entries += times * other._entries
         self._seconds += times * other._seconds
+        self._waves += times * other._waves
+        self.wave_sizes = other.wave_sizes or self.wave_sizes
         self._reads += [(times * size, times * work) for size, work in other._reads]
         self._touched += [times * size for size in other._touched]
         self.uses(other.peak)
@@ -234,9 +253,10 @@ class Costs:
             n_bytes = shape.d * (4 if shape.itemsize == 4 else 12)
             self.takes(shape.n * (_HASH_SECONDS + n_bytes / _HASH_BYTE_RATE))
 
-    def seconds(self, product, entry):
-        """Return the time, given the seconds of a multiply-add and of an entry."""
+    def seconds(self, product, entry, wave):
+        """Return the time, given that of a multiply-add, an entry and a wave."""
         total = self._seconds + self._products * product + self._entries * entry
+        total += self._waves * wave
         for n_bytes, multiply_adds in self._reads:
             total += max(n_bytes / CPU.read, multiply_adds * product)
         for n_bytes in self._touched:
@@ -362,15 +382,22 @@ class Plan:
 
     @cached_property
     def seconds(self) -> float:
-        return self.costs.seconds(_product_seconds(), _entry_seconds(self.shape))
+        shape, sizes = self.shape, self.costs.wave_sizes
+        wave = _wave_seconds(shape, *sizes) if sizes else 0.0
+        return self.costs.seconds(_product_seconds(), _entry_seconds(shape), wave)
 
     @property
     def usual_seconds(self) -> float:
         """Time on a usual CPU: nothing is measured."""
         shape, n_threads = self.shape, self.costs.n_threads
-        product = CPU.product_seconds(1, 8, n_threads)
+        size = shape.itemsize
+        wave = CPU.product_seconds(
+            shape.d + CPU.narrow_product_work * shape.n_outputs, size, n_threads
+        )
         return self.costs.seconds(
-            product, CPU.kernel_seconds(shape.d, shape.kernel_itemsize, n_threads)
+            CPU.product_seconds(1, 8, n_threads),
+            CPU.kernel_seconds(shape.d, shape.kernel_itemsize, n_threads),
+            wave + _WAVE_FUNCTIONS * CPU.function * size / 4 / n_threads,
         )
 
     @property
@@ -452,10 +479,44 @@ def _entry_seconds(shape):
     return _measured_entry_seconds[key]
 
 
-def _best_seconds(function):
-    """Return the least time of up to five calls, within 0.1 s."""
+_measured_wave_seconds = {}
+
+
+def _wave_seconds(shape, n_rows, block_size):
+    """Return the seconds per row and frequency of steps on random features.
+
+    They are measured once for all sizes of a block: sines differ between processors by
+    a factor of ten, and products with few columns depend on their number. It is done on
+    one thread, in a few milliseconds that another program seldom interrupts.
+    """
+    d, k, dtype = shape.d, shape.n_outputs, f"float{8 * shape.itemsize}"
+    n = max(min(n_rows, WAVE_TILE_ALONE // block_size, 400_000 // d), 2)
+    key = d, k, dtype, n, block_size
+    n_threads = n_blas_threads() if n_rows * block_size > WAVE_TILE_ALONE else 1
+    if key not in _measured_wave_seconds:
+        rng = np.random.RandomState(0)
+        rows = rng.random_sample((n, d)).astype(dtype)
+        G, values = np.ones((k + 1, n), dtype).T, np.zeros((k, n), dtype).T
+        A = np.zeros((2 * block_size, k), dtype)
+        kernel = replace(shape.kernel, bandwidth=d**0.5)
+        features = FourierBlocks(
+            kernel, 0, block_size, rows, rows[0], np.full_like(rows[0], 1e30)
+        )
+
+        def step():
+            tiles, _ = features.adjoint(rows, 0, G)
+            features.add_products(tiles, A, values)
+
+        with single_threaded_blas:
+            seconds = _best_seconds(step, 30)
+        _measured_wave_seconds[key] = seconds / (n * block_size)
+    return _measured_wave_seconds[key] / n_threads
+
+
+def _best_seconds(function, n_calls=5):
+    """Return the least time of some calls, or of those within 0.1 s."""
     begin, seconds = time.perf_counter(), []
-    while not seconds or (len(seconds) < 5 and time.perf_counter() - begin < 0.1):
+    while not seconds or (len(seconds) < n_calls and time.perf_counter() - begin < 0.1):
         start = time.perf_counter()
         function()
         seconds.append(time.perf_counter() - start)

@@ -11,8 +11,13 @@ from ..arrays.linalg import large_product
 from ..losses import SquaredError, mean_of_targets, weighted_median
 from ..methods.stochastic import Expansion, TrainingRows
 from ..operators.centered import features_of, levels_of, near, sums_of_features
-from ..operators.waves import FourierBlocks, frame_of_phases
-from ..plan.of_random_features import ALPHA, N_SAMPLED, longest_safe_step
+from ..operators.waves import FourierBlocks, KeptSlabs, frame_of_phases
+from ..plan.of_random_features import (
+    ALPHA,
+    KEPT_BYTES,
+    N_SAMPLED,
+    longest_safe_step,
+)
 from ..rows.lazy_rows import StoredRows, is_lazy
 from ..rows.robust import cast
 from ..rows.transfer import move_what_fits
@@ -279,6 +284,7 @@ class FourierProblem(Problem):
             self._held_out_targets = data.targets[held_out], w
         given = self.kernel, start.seed, block_size, X, self._offset, self._limits
         self.features = FourierBlocks(*given, cache_bytes=frequency_bytes)
+        self._kept = KeptSlabs(KEPT_BYTES)
 
     def _choose(self, data, X, Y, w, numbers, kernel, bandwidth, alpha):
         """Return the `Start` for the training rows."""
@@ -344,7 +350,7 @@ class FourierProblem(Problem):
 
     def validation_values(self, coef):
         """Return f on the held-out rows in units of y, on the host, shape (m, l)."""
-        F = coef.predict(self.features, self._held_out)
+        F = coef.predict(self.features, self._held_out, self._kept)
         return to_numpy(F) * self._target_scale + self._shift
 
     def with_held_out_constant(self, coef):

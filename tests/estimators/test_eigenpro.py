@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from eigenkern import (
 )
 from eigenkern.arrays import memory
 from eigenkern.fitting.planning import planned_seconds
+from eigenkern.fitting.rules import ProgressLine
 from eigenkern.kernels import Gaussian, Laplacian
 from eigenkern.methods.state import State
 from eigenkern.operators.cached import CachedTriangle, cached_bytes
@@ -675,6 +677,64 @@ def test_verbose_prints_the_epochs(regression, capsys):
     model.set_params(verbose=0).fit(X, y).predict(X)
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""
+
+
+def test_the_rate_of_epochs_leaves_out_the_first(capsys, monkeypatch):
+    """The first epoch computes the kernel matrix: here it takes 100 s, others 2 s."""
+    clock = iter([0.0, 100.0, 102.0, 104.0])
+    monkeypatch.setattr("eigenkern.fitting.rules.time.monotonic", lambda: next(clock))
+    progress, rule = ProgressLine("Model"), SimpleNamespace(direct=False, max_iter=3)
+    progress.start_iterations()
+    for n_done in (1, 2, 3):
+        rule.losses, rule.scores = n_done * [1.0], ()
+        progress.update(rule)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition("loss 1  ")[2] for line in lines] == [
+        "100.0 s ",
+        "102.0 s, 2.0 s to go ",
+        "104.0 s, 0.0 s to go ",
+    ]
+
+
+def test_verbose_tells_why_epochs_end(regression, capsys):
+    X, y, *_ = regression
+    usual = {"algorithm": "eigenpro2", "verbose": 1, "random_state": 0}
+
+    def last_line(**parameters):
+        model = EigenProRegressor(**usual | parameters).fit(X, y)
+        return model, capsys.readouterr().out.splitlines()[-1].rpartition("  ")[0]
+
+    model, line = last_line(max_iter=3)
+    assert "epoch 3/3" in line
+    model, line = last_line(max_iter=50, tol=0.9, n_iter_no_change=2)
+    n = model.n_iter_
+    assert line == (
+        f"EigenProRegressor stopped after epoch {n} of 50, as the loss falls by less "
+        "than tol"
+    )
+    scored = {"early_stopping": True, "tol": 0.9, "n_iter_no_change": 3, "alpha": 0.0}
+    model, line = last_line(max_iter=50, **scored)
+    n, best = model.n_iter_, 1 + int(np.argmax(model.validation_scores_))
+    expected = f"EigenProRegressor stopped after epoch {n} of 50, as the score improves"
+    expected += " by less than tol"
+    if best < n:
+        expected += f", and keeps the model of epoch {best}"
+    assert line == expected
+
+
+def test_verbose_tells_which_epoch_is_kept(capsys, rng):
+    """On noise, more epochs are worse; all of them run."""
+    X, y = rng.standard_normal((300, 3)), rng.standard_normal(300)
+    model = EigenProRegressor("laplacian", bandwidth=0.3, algorithm="eigenpro2")
+    model.set_params(max_iter=4, early_stopping=True, verbose=1, random_state=0)
+    model.set_params(alpha=0.0, n_iter_no_change=10).fit(X, y + 3.0 * X[:, 0])
+    best = 1 + int(np.argmax(model.validation_scores_))
+    line = capsys.readouterr().out.splitlines()[-1]
+    if best == 4:
+        assert "epoch 4/4" in line
+    else:
+        told = f"EigenProRegressor keeps the model of epoch {best}"
+        assert line.rpartition("  ")[0] == told
 
 
 def test_verbose_tells_the_seconds_to_go(capsys, monkeypatch):

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 from dataclasses import replace
 
 import array_api_compat
@@ -774,7 +775,8 @@ def test_random_state(two_of_ten):
 def test_verbose_shows_the_rounds(two_of_ten, capsys):
     X, y, *_ = two_of_ten
     model = machine(max_rounds=1, verbose=1).fit(X, y)
-    *lines, last = capsys.readouterr().out.splitlines()
+    first, *lines, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("RFMRegressor: fitting the plain kernel  0.")
     kinds = "plain kernel", "diagonal metric, round 1 of 1", "full metric, round 1 of 1"
     errors = [1 - score for score in model.validation_scores_["score"]]
     assert [line.rpartition("  ")[0] for line in lines] == [
@@ -782,6 +784,13 @@ def test_verbose_shows_the_rounds(two_of_ten, capsys):
         for kind, value in zip(kinds, errors, strict=True)
     ]
     assert last.startswith(f"RFMRegressor: {kinds[np.argmin(errors)]}: chosen, now")
+
+
+def test_verbose_tells_the_seconds_to_go(two_of_ten, capsys, monkeypatch):
+    monkeypatch.setattr("eigenkern.fitting.model.planned_seconds", lambda *_: 1e4)
+    machine(max_rounds=1, verbose=1).fit(*two_of_ten[:2])
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert re.search(r": fitting the plain kernel  .* s, about \d+ s to go$", first)
 
 
 def test_verbose_names_the_brier_score(two_of_ten, capsys):

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from eigenkern import kernels
 from eigenkern.arrays import array
-from eigenkern.operators.waves import FourierBlocks
+from eigenkern.operators.waves import FourierBlocks, KeptSlabs
 
 KERNELS = [
     kernels.Gaussian(1.5),
@@ -103,6 +103,29 @@ def test_products_are_sums_of_features(dtype, rng):
     assert product.dtype == np.dtype(dtype)
     rtol = 1e-10 if dtype == "float64" else 1e-3
     assert_allclose(product, expected, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("n_bytes", [0, 1e5, 1e9])
+def test_kept_products_are_the_same_bit_for_bit(n_bytes, rng, monkeypatch):
+    X = rng.standard_normal((300, 5))
+    features, kept = blocks_of(KERNELS[1], X), KeptSlabs(n_bytes)
+    coef, evaluated = [rng.standard_normal((128, 2)) for _ in range(30)], []
+
+    def drawn(self, blocks, coef, parts, of=FourierBlocks._slabs):
+        evaluated.append(len(parts))
+        return of(self, blocks, coef, parts)
+
+    monkeypatch.setattr(FourierBlocks, "_slabs", drawn)
+    for changed in ((), (), (3, 29), (), (30, 31), (0,)):
+        for k in changed:
+            coef[k : k + 1] = [rng.standard_normal((128, 2))]
+        n, product = len(coef), features.product
+        found = product(X, range(n), coef, 2, kept)
+        assert_array_equal(found, product(X, range(n), coef, 2))
+        assert sum(slab.values.nbytes for _, slab in kept._slabs.values()) <= n_bytes
+    # Four slabs of eight blocks, of which the last one is not full.
+    if n_bytes == 1e9:
+        assert evaluated[::2] == [4, 0, 2, 0, 1, 1]
 
 
 def test_offsets_cost_no_digits(rng):
