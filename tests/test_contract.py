@@ -88,6 +88,7 @@ class OnCenters(EigenProRegressor):
 @pytest.mark.filterwarnings("ignore:.* learned nothing")
 @pytest.mark.filterwarnings("ignore:.* it still falls there")
 @pytest.mark.filterwarnings("ignore:.* learned nothing")
+@pytest.mark.filterwarnings("ignore:the quantile .* is corrected on")
 @pytest.mark.filterwarnings("ignore:n_centers=100 is more than the")
 @pytest.mark.filterwarnings("ignore:contamination=0.01 needs 99 distinct rows")
 # With 4 centers of one class each the last digits of the processor decide whether it

@@ -203,6 +203,7 @@ def test_constant_rows_have_the_frequencies_of_classes(model, n_classes, X, rng)
     assert np.isfinite(model.predict_proba(X)).all()
 
 
+@pytest.mark.filterwarnings("ignore:the quantile .* is corrected on")
 def test_other_losses_predict_their_constant(rng):
     y = rng.standard_exponential(101)
     X = np.ones((101, 2))

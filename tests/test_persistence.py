@@ -88,6 +88,7 @@ def test_every_estimator(model, rng):
     ],
     ids=["eigenpro1", "eigenpro4", "kernel", "kmeans", "log_loss", "pinball", "hinge"],
 )
+@pytest.mark.filterwarnings("ignore:the quantile .* is corrected on")
 def test_other_attributes(model, rng):
     X, y = data(rng, model)
     assert_round_trip(model.fit(X, y), X)

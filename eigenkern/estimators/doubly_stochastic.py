@@ -190,7 +190,8 @@ class _DoublyStochastic(Streaming, Model):
         problem, solver, chosen = self._prepared(data, train, held_out, plan)
         calibrated = self.loss == "pinball" and held_out is not None
         chooses = chooses_penalty(self) or stops_early(self)
-        if self.loss == "pinball" and chooses and data.validation is None:
+        tells = self._tells_outcome and data.validation is None
+        if self.loss == "pinball" and chooses and tells:
             self._warn_of_few_rows(len(train), 0 if held_out is None else len(held_out))
         rule = CalibratedRule if calibrated else EpochRule
         chosen["cache_size_"] = plan.kept / 1e6

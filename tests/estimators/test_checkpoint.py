@@ -142,6 +142,7 @@ MODELS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:the quantile .* is corrected on")
 @pytest.mark.parametrize("name", MODELS)
 def test_a_fit_goes_on_bit_for_bit(name, data, copies, tmp_path):
     X, y, labels = data

@@ -355,6 +355,7 @@ def test_linear_models_solve_ridge_regression(n_components, shape, rng):
     assert_allclose(model.intercept_, ridge.intercept_, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:the quantile .* is corrected on")
 @pytest.mark.filterwarnings("ignore:.* learned nothing")  # targets are noise
 def test_quantiles_hold_rows_out(rng):
     X, y = rng.standard_normal((300, 2)), rng.standard_normal(300)
