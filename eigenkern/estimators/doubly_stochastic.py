@@ -477,7 +477,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     validation_scores_ : list of float or None
         R^2 on the held-out rows after each epoch; None without early stopping. For
         "pinball" D^2: the fraction by which the loss is below that of the constant
-        quantile, averaged over the quantiles, as `score` returns.
+        quantile, averaged over the quantiles. `score` is R^2 for one quantile.
     feature_mean_ : array of shape (n_outputs,)
         Mean of the sum over blocks; the steps exclude it.
     block_sums_ : array of shape (n_blocks, n_outputs)
@@ -674,7 +674,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     def score(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> float:
-        """Return R^2, or for quantiles the mean D^2 of the pinball loss.
+        """Return R^2, or for several quantiles the mean D^2 of the pinball loss.
 
         Parameters
         ----------
@@ -688,7 +688,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
             1 is best. D^2 is 0 if the quantiles of y, without X, are as good.
         """
         check_is_fitted(self)
-        if self._fitted_quantile is None:
+        if np.ndim(self._fitted_quantile) != 1:
             return super().score(X, y, sample_weight)
         F = to_numpy(self.predict(X))
         weights = check_weights(sample_weight, len(F))

@@ -18,7 +18,6 @@ from sklearn.base import (
     is_classifier,
 )
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
 
 from ..arrays import memory
 from ..arrays.array import (
@@ -38,15 +37,13 @@ from ..fitting.model import Model
 from ..fitting.outcome import check_values
 from ..fitting.planning import plan_of, shape_of
 from ..fitting.rules import Plateau, Rule
-from ..fitting.targets import ClassificationTargets, RegressionTargets, mean_d2
+from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import (
     check_choice,
     check_number,
     check_one_of,
     check_rows,
-    check_weights,
     column_name,
-    on_host,
     on_its_device,
     replaced_parameters,
     warn_user,
@@ -1176,30 +1173,6 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
         if not return_std:
             return y_mean
         return y_mean, self._of_mapped(X, "predict", self._deviation)
-
-    def score(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
-    ) -> float:
-        """Return R^2, or D^2 of the pinball loss if `estimator` predicts a quantile.
-
-        Parameters
-        ----------
-        X : array of shape (n_samples, n_features)
-        y : array of shape (n_samples,) or (n_samples, n_outputs)
-        sample_weight : array of shape (n_samples,), default=None
-
-        Returns
-        -------
-        score : float
-            1 is best. D^2 is 0 if the quantile of y, without X, is as good.
-        """
-        check_is_fitted(self)
-        quantile = getattr(self.estimator_, "_fitted_quantile", None)
-        if quantile is None:
-            return super().score(X, y, sample_weight)
-        F = to_numpy(self.predict(X))
-        weights = check_weights(sample_weight, len(F))
-        return mean_d2(on_host(y), F, quantile, weights)
 
     def _deviation(self, X_R):
         """Return the standard deviations of new targets of rows of X R."""

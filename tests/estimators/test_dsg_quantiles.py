@@ -15,7 +15,7 @@ from sklearn.linear_model import QuantileRegressor
 from sklearn.metrics import d2_pinball_score, mean_pinball_loss
 from sklearn.model_selection import cross_val_score
 
-from eigenkern import DSGRegressor, RFMRegressor
+from eigenkern import DSGRegressor
 from eigenkern.arrays.array import to_numpy
 from eigenkern.losses import Pinball
 from eigenkern.operators.waves import FourierBlocks
@@ -335,17 +335,6 @@ def test_the_score_of_several_quantiles_is_the_mean_of_theirs(regression, rng):
     found = model.score(X, y, sample_weight=weights)
     assert found == pytest.approx(np.mean(expected), rel=1e-12)
     assert np.isfinite(cross_val_score(model, X, y, cv=2)).all()
-
-
-def test_the_score_of_one_quantile_is_that_of_its_loss(regression):
-    X, y, *_ = regression
-    model = made(quantile=0.9).fit(X, y)
-    expected = d2_pinball_score(y, model.predict(X), alpha=0.9)
-    assert model.score(X, y) == pytest.approx(expected, rel=1e-12)
-    learned = RFMRegressor(made(quantile=0.9), max_rounds=0).fit(X, y)
-    expected = d2_pinball_score(y, learned.predict(X), alpha=0.9)
-    assert learned.score(X, y) == pytest.approx(expected, rel=1e-12)
-    assert DSGRegressor(max_iter=2).fit(X, y).score(X, y) > 0.3  # R^2
 
 
 def test_few_held_out_rows_are_told(regression):
