@@ -48,7 +48,7 @@ _LEAST_IN_SINGLE = 16
 # matern52 and cauchy on 9000 x 3 rows, with and without noise, the bandwidth is then
 # the best of five in 22 of 24 draws, with at most 1.33 times its error otherwise; for
 # the laplacian errors are within 6 %. With 1e-6 they reach 17 times the least.
-_LEAST_OF_EPOCHS = 1e-5
+LEAST_OF_EPOCHS = 1e-5
 # Places between the starts of a search below the first one: errors may have several
 # minima, one where the model predicts the mean.
 _BETWEEN_STARTS = 8
@@ -206,13 +206,41 @@ def least_errors(K, y, weights, alpha=None, single=False):
     if alpha is not None:
         c = np.array([alpha * len(K)])
     if single:
-        c = np.unique(np.maximum(c, _LEAST_OF_EPOCHS * len(K) * size))
+        c = np.unique(np.maximum(c, LEAST_OF_EPOCHS * len(K) * size))
     c = c[values.min() + c > 0]
     if c.size == 0:
         return np.full(len(K), np.inf)
     parts = _squares_left_out(U, values, y, weights, c)
     squares = np.concatenate([part for _, part in parts])
     return squares[:, np.nanargmin(squares.sum(axis=0))]
+
+
+def least_errors_of_others(system, F, Y, w, size, c=None, least=0.0, place=None):
+    """Return the squared errors of rows that were not fitted, (m,), and the best place.
+
+    They are those of ``(A + c I) a = b`` for the given c, or for the best penalty that
+    is at least `least`. `system` is A and b, and F a are values for the targets Y,
+    (m, l). `size` is the unit of penalties. The search begins at the usual place or at
+    `place`, such as that of another bandwidth.
+    """
+    A, b = system
+
+    def squares(c):
+        factor = Factor.of(A.copy(), c)
+        if factor is None:
+            return np.full(len(Y), np.inf)
+        return w * np.sum((F @ factor.solve(b) - Y) ** 2, axis=1)
+
+    if c is not None:
+        return squares(max(c, least)), place
+    found = cache(lambda place: squares(max(size * _penalty(place), least)))
+
+    def error(place):
+        return float(np.mean(found(place)))
+
+    starts = [_FIRST_PLACE, _FIRST_PLACE if place is None else place]
+    place = _descend(error, _least(error, starts), 0)
+    return found(place), place
 
 
 def _squares_left_out(U, values, y, w, c, own=None, of_mean=None):

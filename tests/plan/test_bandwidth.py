@@ -17,6 +17,7 @@ from eigenkern import (
     RandomFourierFeatures,
     RBFNetworkFeatures,
 )
+from eigenkern.centers import distinct_rows
 from eigenkern.kernels import Gaussian
 from eigenkern.plan.bandwidth_choice import auto_bandwidth
 from eigenkern.plan.penalty import least_errors
@@ -96,6 +97,48 @@ def test_the_best_of_the_grid_is_chosen(noise, waves, rng):
     expected = close[np.argmin(np.abs(np.log(close)))] * median
     chosen = make_kernel("gaussian", "auto", X, seed(), y[:, None])
     assert_allclose(chosen.bandwidth, expected)
+
+
+@pytest.mark.parametrize("n_centers", [None, 200])
+def test_a_quarter_of_many_rows_is_fitted_and_others_judge(n_centers, rng):
+    """With few centers, half of them is fitted on 150 centers."""
+    X, w = rng.uniform(-3, 3, (1400, 2)), rng.uniform(0.5, 2.0, 1400)
+    y = np.sin(3 * X[:, 0]) + X[:, 1] + 0.3 * rng.standard_normal(1400)
+    factors, errors = 2.0 ** np.arange(-2, 5), []
+    order = distinct_rows(X)[0]
+    Z, T, v = X[order], y[order] - np.average(y, weights=w), w[order] / w.mean()
+    s = 350 if n_centers is None else 700
+    p, others = s if n_centers is None else 150, slice(s, 1050)
+    for factor in factors:
+        K, squares = Gaussian(2.0 * factor)(Z, Z[:p]), []
+        for c in PENALTIES[8:]:
+            G = K[:s].T @ (v[:s, None] * K[:s]) + c * K[:p]
+            a = np.linalg.lstsq(G, K[:s].T @ (v[:s] * T[:s]), rcond=1e-14)[0]
+            squares.append(v[others] * (T[others] - K[others] @ a) ** 2)
+        errors.append(squares[np.argmin(np.mean(squares, axis=1))])
+    above = np.array(errors) - errors[np.argmin(np.mean(errors, axis=1))]
+    close = factors[above.mean(axis=1) <= above.std(axis=1) / above.shape[1] ** 0.5]
+    expected = 2.0 * close[np.argmin(np.abs(np.log(close)))]
+    found = auto_bandwidth(Gaussian(2.0), X, y[:, None], w, seed(), n_centers=n_centers)
+    assert found == expected < 2.0
+
+
+@pytest.mark.parametrize("n_centers", [None, 200])
+def test_copies_of_many_rows_are_weights(n_centers, rng):
+    X = rng.uniform(-3, 3, (1400, 1))
+    Y, weights = np.sin(8 * X), np.full(1400, 2.0)
+    options = {"n_centers": n_centers}
+    expected = auto_bandwidth(Gaussian(3.0), X, Y, weights, seed(), **options)
+    copied = np.tile(X, (2, 1)), np.tile(Y, (2, 1))
+    assert expected != 3.0
+    assert auto_bandwidth(Gaussian(3.0), *copied, None, seed(), **options) == expected
+
+
+def test_more_rows_see_finer_detail():
+    X = np.random.default_rng(0).uniform(-3, 3, (2000, 3))
+    Y = np.sin(3 * X[:, :1]) * np.sin(3 * X[:, 1:2])
+    few = auto_bandwidth(Gaussian(3.0), X[:300], Y[:300], None, seed())
+    assert auto_bandwidth(Gaussian(3.0), X, Y, None, seed()) < few
 
 
 @pytest.mark.parametrize("model", MODELS, ids=repr)
