@@ -337,8 +337,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         at random. "auto": 1/4, 1/2, ..., or 16 times that, whichever has the least
         error of kernel ridge regression on rows left out of a sample of up to 3000,
         with the given penalty or the best; if several are equally good within noise,
-        the nearest to the median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
-        radial kernels.
+        the nearest to the median. "scale": as ``SVC(gamma="scale")``, (n_features
+        X.var() / 2)^1/2 for radial kernels.
     n_centers : int, default=None
         Number p of centers, for a model that does not grow with the number of rows:
         more centers make it more accurate, and slower. If there are fewer distinct
@@ -612,8 +612,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         at random. "auto": 1/4, 1/2, ..., or 16 times that, whichever has the least
         error of kernel ridge regression on rows left out of a sample of up to 3000,
         with the given penalty or the best; if several are equally good within noise,
-        the nearest to the median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
-        radial kernels.
+        the nearest to the median. "scale": as ``SVC(gamma="scale")``, (n_features
+        X.var() / 2)^1/2 for radial kernels.
     n_centers : int, default=None
         Number p of centers, for a model that does not grow with the number of rows:
         more centers make it more accurate, and slower. If there are fewer distinct

@@ -335,8 +335,8 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
         rows drawn at random. "auto": 1/4, 1/2, ..., or 16 times that, whichever has the
         least error of kernel ridge regression on rows left out of a sample of up to
         3000, with the given penalty or the best; if several are equally good within
-        noise, the nearest to the median. "scale": as ``SVC(gamma="scale")``, (n_features
-        X.var() / 2)^1/2 for radial kernels.
+        noise, the nearest to the median. "scale": as ``SVC(gamma="scale")``,
+        (n_features X.var() / 2)^1/2 for radial kernels.
     n_centers : int, "auto" or None, default="auto"
         Number m of distinct training rows that become centers: more of them make the
         model more accurate and the fit slower. If there are fewer rows, all become
@@ -466,8 +466,8 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         rows drawn at random. "auto": 1/4, 1/2, ..., or 16 times that, whichever has the
         least error of kernel ridge regression on rows left out of a sample of up to
         3000, with the given penalty or the best; if several are equally good within
-        noise, the nearest to the median. "scale": as ``SVC(gamma="scale")``, (n_features
-        X.var() / 2)^1/2 for radial kernels.
+        noise, the nearest to the median. "scale": as ``SVC(gamma="scale")``,
+        (n_features X.var() / 2)^1/2 for radial kernels.
     n_centers : int, "auto" or None, default="auto"
         Number m of distinct training rows that become centers: more of them make the
         model more accurate and the fit slower. If there are fewer rows, all become
