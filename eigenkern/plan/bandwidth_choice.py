@@ -10,7 +10,13 @@ from ..centers import distinct_rows
 from ..losses import mean_of_targets
 from ..methods.direct import usual_size, weighted
 from ..rows.lazy_rows import in_memory, rows_at
-from .penalty import LEAST_OF_EPOCHS, least_errors, least_errors_of_others
+from .penalty import (
+    LEAST_OF_EPOCHS,
+    SEES_LITTLE,
+    errors_of_others,
+    least_errors,
+    least_errors_of_others,
+)
 
 # Multiples of the median distance to try. On california_housing, cpusmall, a9a and
 # mnist the best for EigenPro is 1/2 to 16 times the median.
@@ -18,15 +24,13 @@ _FACTORS = 2.0 ** np.arange(-2, 5)
 # Most rows that are left out one by one, and the fewest distinct rows to choose with
 # (benchmarks/bandwidth.py).
 _MOST_LEFT_OUT, _LEAST_ROWS = 300, 20
-# Of more than 1200 distinct rows a quarter is fitted, at most 1000, and twice as many
-# others judge: on 2000 rows of five sets gaussian errors are 1.003 times those of the
-# best bandwidth, 1.037 times with 300 centers, and 1.10 and 1.25 times if 300 rows are
-# left out one by one (benchmarks/bandwidth.py --grid).
-_PART_FITTED, _MOST_FITTED = 4, 1000
-_MOST_ROWS = 3 * _MOST_FITTED
-# Centers that stand in for those of a model, as many for each row, within limits. On
-# fifteen sets with 8000 rows and 300 centers errors are 1.036 times those of the best
-# bandwidth; with at least 100 or 200 of them 1.039 and 1.14 times.
+# Of more than 1500 distinct rows a fifth is fitted, at most 1500, and others judge.
+# EVIDENCE
+_PART_FITTED, _MOST_FITTED, _MOST_ROWS = 5, 1500, 3000
+# If the error fell by a factor from half of the fitted rows to all, it is expected to
+# fall by this power of it to all rows of the data. EVIDENCE
+_POWER = 1.5
+# Centers that stand in for those of a model, as many for each row, within limits.
 _FEWEST_CENTERS, _MOST_CENTERS = 150, 300
 # Parts of p k(x, x) of which the first is added to K(Z, Z) that gives it a factor.
 _SHIFTS = 10.0 ** np.arange(-13, -7)
@@ -40,43 +44,52 @@ def auto_bandwidth(
     The errors are those of kernel ridge regression for a geometric grid around
     `kernel.bandwidth`, each with the best of all penalties that epochs in `dtype`
     (None: that of X) resolve, or all with alpha. At most 300 rows are left out one by
-    one. Of more than 1200 distinct rows, a quarter, at most 1000, is fitted, and twice
-    as many others judge; a model on `n_centers`, if these are fewer, is fitted on some
-    centers to two thirds of those rows. Of the bandwidths whose error exceeds the
-    smallest by no more than a standard error of the difference, the one nearest to
-    `kernel.bandwidth` is chosen. Equal rows are left out together, as one row with the
-    mean of their targets: otherwise a copy would reveal the target to a narrow kernel.
+    one. Of more than 1500 distinct rows, a fifth, at most 1500, is fitted, and twice as
+    many others judge, at most 1500. More rows see finer detail: the factor by which the
+    error fell from half of the fitted rows is applied again. A model on `n_centers`, if
+    these are fewer, is fitted on some centers to two thirds of 3000 rows, and the
+    others judge. Of the bandwidths whose error exceeds the smallest by no more than a
+    standard error of the difference, the one nearest to `kernel.bandwidth` is chosen.
+    Equal rows are left out together, as one row with the mean of their targets:
+    otherwise a copy would reveal the target to a narrow kernel.
 
     The targets, (n, l), are on the host, the weights positive or None. The bandwidth is
     that of the kernel if there are fewer than 20 distinct rows or no error is finite.
     """
-    n = X.shape[0]
-    X, Y, w = _subsample(X, targets, weights, rng)
+    n, most = X.shape[0], _MOST_ROWS
+    if n <= _PART_FITTED * _MOST_LEFT_OUT:
+        most = _MOST_LEFT_OUT
+    X, Y, w = _subsample(X, targets, weights, rng, most)
     if len(w) < _LEAST_ROWS:
         return kernel.bandwidth
     bandwidths = kernel.bandwidth * _FACTORS
     kernels = [replace(kernel, bandwidth=float(s)) for s in bandwidths]
     single = (X.dtype if dtype is None else dtype).itemsize < 8
-    X = X.astype(np.float64)
-    s = min(len(w) // _PART_FITTED, _MOST_FITTED)
-    if s > _MOST_LEFT_OUT:
-        p = s if n_centers is None else 2 * s * n_centers // n
-        if p < s:
-            p = min(max(p, _FEWEST_CENTERS), _MOST_CENTERS)
-        some, options = slice(0, 3 * s), (min(p, s), s, alpha, single)
-        errors = _errors_of_others(kernels, X[some], Y[some], w[some], *options)
-    else:
+    X, gains = X.astype(np.float64), np.ones(len(kernels))
+    n_distinct = n * len(w) // min(n, most)
+    s = min(n_distinct // _PART_FITTED, _MOST_FITTED, len(w) // 2)
+    if s <= _MOST_LEFT_OUT:
         some = slice(0, _MOST_LEFT_OUT)
         X, Y, w = X[some], Y[some], w[some] / w[some].mean()
         errors = np.stack([_errors(k, X, Y, w, alpha, single) for k in kernels])
-    means = errors.mean(axis=1)
+    elif n_centers is not None and n_centers < n_distinct // 2:
+        p = n_centers * (2 * len(w) // 3) // n_distinct
+        p = min(max(p, _FEWEST_CENTERS), _MOST_CENTERS)
+        errors = _errors_on_centers(kernels, X, Y, w, p, alpha, single)
+    else:
+        some = slice(0, 3 * s)
+        errors, gains = _errors_of_others(
+            kernels, X[some], Y[some], w[some], s, alpha, single
+        )
+    means = errors.mean(axis=1) * gains
     usable = np.isfinite(means)
     if not usable.any():
         return kernel.bandwidth
-    bandwidths, factors, errors = bandwidths[usable], _FACTORS[usable], errors[usable]
-    above = errors - errors[means[usable].argmin()]
-    noise = above.std(axis=1) / errors.shape[1] ** 0.5
-    close = np.flatnonzero(above.mean(axis=1) <= noise)
+    bandwidths, factors = bandwidths[usable], _FACTORS[usable]
+    errors, means = errors[usable], means[usable]
+    best = means.argmin()
+    noise = (errors - errors[best]).std(axis=1) / errors.shape[1] ** 0.5
+    close = np.flatnonzero(means - means[best] <= noise)
     return float(bandwidths[close[np.abs(np.log(factors[close])).argmin()]])
 
 
@@ -91,12 +104,12 @@ def merged(first, which, targets, weights):
     return targets[first] + np.stack(sums, axis=1) / totals[:, None], totals
 
 
-def _subsample(X, targets, weights, rng):
+def _subsample(X, targets, weights, rng, most):
     """Return distinct rows of a subsample, their targets and weights, on the host."""
     n = X.shape[0]
     weights = np.ones(n) if weights is None else weights
-    if n > _MOST_ROWS:
-        rows = np.sort(rng.choice(n, _MOST_ROWS, replace=False))
+    if n > most:
+        rows = np.sort(rng.choice(n, most, replace=False))
         X, targets, weights = rows_at(X, rows), targets[rows], weights[rows]
     X = in_memory(X)
     first, which = distinct_rows(X)
@@ -115,41 +128,67 @@ def _errors(kernel, X, Y, w, alpha, single):
         return np.full(len(w), np.inf)
 
 
-def _errors_of_others(kernels, X, Y, w, p, s, alpha, single):
-    """Return the errors of rows that are not fitted, a row for each of the kernels.
+def _errors_of_others(kernels, X, Y, w, s, alpha, single):
+    """Return the errors of rows without the first s, which are fitted, and the gains.
 
-    Kernel ridge regression is fitted to s rows, or to 2 s rows on p < s centers, which
-    are the first rows: with K(Z, Z) = L L' it is linear in the features L^-1 K(Z, x).
+    A row of the errors, and a gain, is that of a kernel. The penalty is the best one of
+    half of the s rows, unless these see little, and the gain is the factor by which the
+    error fell, to a power.
     """
-    on_centers = p < s
-    s = 2 * s if on_centers else s
-    root, errors, place = np.sqrt(w[:s])[:, None], [], None
-    for kernel in kernels:
-        errors.append(np.full(len(w) - s, np.inf))
+    root, half, place = np.sqrt(w[:s])[:, None], s // 2, None
+    of_mean = np.mean(w[s:] * np.sum(Y[s:] ** 2, axis=1))
+    errors, gains = np.full((len(kernels), len(w) - s), np.inf), np.ones(len(kernels))
+    for i, kernel in enumerate(kernels):
         try:
-            F = kernel(X, X[:p])
-            size = usual_size(np.diagonal(F), w[:p])
+            K = kernel(X, X[:s])
+        except ValueError:  # the bandwidth is too narrow for this size and data type
+            continue
+        size = usual_size(np.diagonal(K), w[:s])
+        if not 0 < size < np.inf:
+            continue
+        A, b, F = weighted(K[:s].copy(), w[:s]), root * Y[:s], K[s:] * root.T
+
+        def parts(m, A=A, b=b, F=F, size=size):
+            penalty = {"c": None if alpha is None else alpha * m}
+            penalty["least"] = LEAST_OF_EPOCHS * m * size if single else 0.0
+            return ((A[:m, :m], b[:m]), F[:, :m], Y[s:], w[s:], size), penalty
+
+        few, penalty = parts(half)
+        before, place = least_errors_of_others(*few, place, **penalty)
+        all_rows, penalty = parts(s)
+        if before.mean() > SEES_LITTLE * of_mean:
+            errors[i], _ = least_errors_of_others(*all_rows, place, **penalty)
+        else:
+            errors[i] = errors_of_others(*all_rows, place, **penalty)
+        after, before = errors[i].mean(), before.mean()
+        if 0 < after < before < np.inf:
+            gains[i] = (after / before) ** _POWER
+    return errors, gains
+
+
+def _errors_on_centers(kernels, X, Y, w, p, alpha, single):
+    """Return the errors of a third of the rows in models on p centers, for each kernel.
+
+    The centers are the first rows, and the other rows are fitted: with K(Z, Z) = L L'
+    that is ridge regression with the features L^-1 K(Z, x).
+    """
+    s, place = 2 * len(w) // 3, None
+    root, errors = np.sqrt(w[:s])[:, None], np.full((len(kernels), len(w) - s), np.inf)
+    for i, kernel in enumerate(kernels):
+        try:
+            K = kernel(X, X[:p])
+            size = usual_size(np.diagonal(K), w[:p])
             if not 0 < size < np.inf:
                 continue
-            if on_centers:
-                L = first_cholesky(F[:p], size * p * _SHIFTS)
-                F = solve_triangular(L, F.T).T
+            L = first_cholesky(K[:p], size * p * _SHIFTS)
         except ValueError:  # too narrow for this size and data type, or indefinite
             continue
-        if on_centers:
-            A = root * F[:s]
-            system, F = (A.T @ A, A.T @ (root * Y[:s])), F[s:]
-        else:
-            system = weighted(F[:s].copy(), w[:s]), root * Y[:s]
-            F = F[s:] * root.T
-        errors[-1], place = least_errors_of_others(
-            system,
-            F,
-            Y[s:],
-            w[s:],
-            size,
-            c=None if alpha is None else alpha * s,
-            least=LEAST_OF_EPOCHS * s * size if single else 0.0,
-            place=place,
+        F = solve_triangular(L, K.T).T
+        A = root * F[:s]
+        system = A.T @ A, A.T @ (root * Y[:s])
+        penalty = {"c": None if alpha is None else alpha * s}
+        penalty["least"] = LEAST_OF_EPOCHS * s * size if single else 0.0
+        errors[i], place = least_errors_of_others(
+            system, F[s:], Y[s:], w[s:], size, place, **penalty
         )
-    return np.stack(errors)
+    return errors

@@ -99,34 +99,69 @@ def test_the_best_of_the_grid_is_chosen(noise, waves, rng):
     assert_allclose(chosen.bandwidth, expected)
 
 
-@pytest.mark.parametrize("n_centers", [None, 200])
-def test_a_quarter_of_many_rows_is_fitted_and_others_judge(n_centers, rng):
-    """With few centers, half of them is fitted on 150 centers."""
-    X, w = rng.uniform(-3, 3, (1400, 2)), rng.uniform(0.5, 2.0, 1400)
-    y = np.sin(3 * X[:, 0]) + X[:, 1] + 0.3 * rng.standard_normal(1400)
-    factors, errors = 2.0 ** np.arange(-2, 5), []
+def least(squares):
+    """Return the place of the penalty with the least error."""
+    return np.argmin(np.mean(squares, axis=1))
+
+
+def nearest(factors, squares, means):
+    """Return the factor nearest to 1 that is within a standard error of the best."""
+    above = np.array(squares) - squares[np.argmin(means)]
+    noise = above.std(axis=1) / above.shape[1] ** 0.5
+    close = factors[np.array(means) - np.min(means) <= noise]
+    return close[np.argmin(np.abs(np.log(close)))]
+
+
+def many_rows(rng):
+    """Return X, y, weights; and distinct rows in the order of the choice."""
+    X, w = rng.uniform(-3, 3, (1600, 2)), rng.uniform(0.5, 2.0, 1600)
+    y = np.sin(3 * X[:, 0]) + X[:, 1] + 0.3 * rng.standard_normal(1600)
     order = distinct_rows(X)[0]
-    Z, T, v = X[order], y[order] - np.average(y, weights=w), w[order] / w.mean()
-    s = 350 if n_centers is None else 700
-    p, others = s if n_centers is None else 150, slice(s, 1050)
+    return X, y, w, X[order], (y - np.average(y, weights=w))[order], w[order] / w.mean()
+
+
+def test_a_fifth_of_many_rows_is_fitted_and_others_judge(rng):
+    X, y, w, Z, T, v = many_rows(rng)
+    factors, errors, means = 2.0 ** np.arange(-2, 5), [], []
+    judges = slice(320, 960)
     for factor in factors:
-        K, squares = Gaussian(2.0 * factor)(Z, Z[:p]), []
+        K, squares = Gaussian(2.0 * factor)(Z, Z[:320]), {}
+        for s in (160, 320):
+            A = [K[:s, :s] + c * np.diag(1 / v[:s]) for c in PENALTIES]
+            a = [np.linalg.solve(A_c, T[:s]) for A_c in A]
+            values = [K[judges, :s] @ a_c for a_c in a]
+            squares[s] = [v[judges] * (T[judges] - f) ** 2 for f in values]
+        best = least(squares[160])
+        before, errors_of_all = squares[160][best], squares[320]
+        little = before.mean() > 0.5 * np.mean(v[judges] * T[judges] ** 2)
+        errors.append(errors_of_all[least(errors_of_all) if little else best])
+        gain = min(errors[-1].mean() / before.mean(), 1.0)
+        means.append(errors[-1].mean() * gain**1.5)
+    expected = 2.0 * nearest(factors, errors, means)
+    assert auto_bandwidth(Gaussian(2.0), X, y[:, None], w, seed()) == expected < 2.0
+
+
+def test_few_centers_stand_in_for_those_of_a_model(rng):
+    X, y, w, Z, T, v = many_rows(rng)
+    factors, errors = 2.0 ** np.arange(-2, 5), []
+    fitted, judges = slice(0, 1066), slice(1066, 1600)
+    for factor in factors:
+        K, squares = Gaussian(2.0 * factor)(Z, Z[:150]), []
         for c in PENALTIES[8:]:
-            G = K[:s].T @ (v[:s, None] * K[:s]) + c * K[:p]
-            a = np.linalg.lstsq(G, K[:s].T @ (v[:s] * T[:s]), rcond=1e-14)[0]
-            squares.append(v[others] * (T[others] - K[others] @ a) ** 2)
-        errors.append(squares[np.argmin(np.mean(squares, axis=1))])
-    above = np.array(errors) - errors[np.argmin(np.mean(errors, axis=1))]
-    close = factors[above.mean(axis=1) <= above.std(axis=1) / above.shape[1] ** 0.5]
-    expected = 2.0 * close[np.argmin(np.abs(np.log(close)))]
-    found = auto_bandwidth(Gaussian(2.0), X, y[:, None], w, seed(), n_centers=n_centers)
+            G = K[fitted].T @ (v[fitted, None] * K[fitted]) + c * K[:150]
+            b = K[fitted].T @ (v[fitted] * T[fitted])
+            a = np.linalg.lstsq(G, b, rcond=1e-14)[0]
+            squares.append(v[judges] * (T[judges] - K[judges] @ a) ** 2)
+        errors.append(squares[least(squares)])
+    expected = 2.0 * nearest(factors, errors, np.mean(errors, axis=1))
+    found = auto_bandwidth(Gaussian(2.0), X, y[:, None], w, seed(), n_centers=200)
     assert found == expected < 2.0
 
 
 @pytest.mark.parametrize("n_centers", [None, 200])
 def test_copies_of_many_rows_are_weights(n_centers, rng):
-    X = rng.uniform(-3, 3, (1400, 1))
-    Y, weights = np.sin(8 * X), np.full(1400, 2.0)
+    X = rng.uniform(-3, 3, (1600, 1))
+    Y, weights = np.sin(8 * X), np.full(1600, 2.0)
     options = {"n_centers": n_centers}
     expected = auto_bandwidth(Gaussian(3.0), X, Y, weights, seed(), **options)
     copied = np.tile(X, (2, 1)), np.tile(Y, (2, 1))
@@ -280,8 +315,8 @@ def test_kernels_without_a_bandwidth_of_the_estimator(waves):
 
 def test_array_libraries_choose_the_same(waves, other_xp):
     X, y = waves
-    X = np.vstack([X + i for i in range(4)])  # more than the subsample
-    Y = np.tile(y, 4)[:, None]
+    X = np.vstack([X + i for i in range(6)])  # more than are left out
+    Y = np.tile(y, 6)[:, None]
     expected = auto_bandwidth(Gaussian(3.0), X, Y, None, seed())
     found = auto_bandwidth(Gaussian(3.0), other_xp.asarray(X), Y, None, seed())
     assert expected == found < 3.0
