@@ -25,7 +25,7 @@ _FACTORS = 2.0 ** np.arange(-2, 5)
 # (benchmarks/bandwidth.py).
 _MOST_LEFT_OUT, _LEAST_ROWS = 300, 20
 # Of more than 1500 distinct rows a fifth is fitted, at most 1500, and others judge.
-# EVIDENCE
+# The choice is compared with the best of a grid by benchmarks/bandwidth.py --grid.
 _PART_FITTED, _MOST_FITTED, _MOST_ROWS = 5, 1500, 3000
 # If the error fell by a factor from half of the fitted rows to all, it is expected to
 # fall by this power of it to all rows of the data. With 1.5 laplacian errors on those

@@ -315,8 +315,8 @@ def test_kernels_without_a_bandwidth_of_the_estimator(waves):
 
 def test_array_libraries_choose_the_same(waves, other_xp):
     X, y = waves
-    X = np.vstack([X + i for i in range(6)])  # more than are left out
-    Y = np.tile(y, 6)[:, None]
+    X = np.vstack([X + i for i in range(4)])  # more than the subsample
+    Y = np.tile(y, 4)[:, None]
     expected = auto_bandwidth(Gaussian(3.0), X, Y, None, seed())
     found = auto_bandwidth(Gaussian(3.0), other_xp.asarray(X), Y, None, seed())
     assert expected == found < 3.0
