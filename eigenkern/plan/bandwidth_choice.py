@@ -46,8 +46,8 @@ def auto_bandwidth(
     `kernel.bandwidth`, each with the best of all penalties that epochs in `dtype`
     (None: that of X) resolve, or all with alpha. At most 300 rows are left out one by
     one. Of more than 1500 distinct rows, a fifth, at most 1500, is fitted, and twice as
-    many others judge, at most 1500. More rows see finer detail: the factor by which the
-    error fell from half of the fitted rows is applied again. A model on `n_centers`, if
+    many others judge, at most 1500. More rows see finer detail: a power of the factor
+    by which the error fell from half of the fitted rows is applied again. A model on `n_centers`, if
     these are fewer, is fitted on some centers to two thirds of 3000 rows, and the
     others judge. Of the bandwidths whose error exceeds the smallest by no more than a
     standard error of the difference, the one nearest to `kernel.bandwidth` is chosen.
