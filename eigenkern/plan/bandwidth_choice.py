@@ -47,12 +47,12 @@ def auto_bandwidth(
     (None: that of X) resolve, or all with alpha. At most 300 rows are left out one by
     one. Of more than 1500 distinct rows, a fifth, at most 1500, is fitted, and twice as
     many others judge, at most 1500. More rows see finer detail: a power of the factor
-    by which the error fell from half of the fitted rows is applied again. A model on `n_centers`, if
-    these are fewer, is fitted on some centers to two thirds of 3000 rows, and the
-    others judge. Of the bandwidths whose error exceeds the smallest by no more than a
-    standard error of the difference, the one nearest to `kernel.bandwidth` is chosen.
-    Equal rows are left out together, as one row with the mean of their targets:
-    otherwise a copy would reveal the target to a narrow kernel.
+    by which the error fell from half of the fitted rows is applied again. A model on
+    `n_centers`, if these are fewer, is fitted on some centers to two thirds of 3000
+    rows, and the others judge. Of the bandwidths whose error exceeds the smallest by no
+    more than a standard error of the difference, the one nearest to `kernel.bandwidth`
+    is chosen. Equal rows are left out together, as one row with the mean of their
+    targets: otherwise a copy would reveal the target to a narrow kernel.
 
     The targets, (n, l), are on the host, the weights positive or None. The bandwidth is
     that of the kernel if there are fewer than 20 distinct rows or no error is finite.
