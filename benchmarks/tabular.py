@@ -603,7 +603,7 @@ def plot(rows, path):
     ax.axvline(1, color="gray", lw=0.8)
     for i in range(len(names) - 1):
         ax.axhline(i + 0.5, color="lightgray", lw=0.6)
-    ticks = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 2.5, 3, 4)
+    ticks = (0.2, 0.3, 0.4, 0.5, 0.7, 1, 1.4, 2, 3, 4, 6, 10, 15, 20)
     ax.set(
         xscale="log",
         xlabel="test error over that of HistGradientBoosting with defaults",
