@@ -94,6 +94,16 @@ def auto_bandwidth(
     return float(bandwidths[close[np.abs(np.log(factors[close])).argmin()]])
 
 
+def bytes_of_bandwidth(n, n_centers=None):
+    """Return about how many bytes the choice takes for n distinct rows."""
+    s = min(n // _PART_FITTED, _MOST_FITTED)
+    if s <= _MOST_LEFT_OUT:
+        return 0
+    if n_centers is not None and n_centers < n // 2:  # K(X, Z) and copies
+        return 4 * 8 * _MOST_ROWS * _MOST_CENTERS
+    return 7 * 8 * s**2  # K of the fitted rows and the judges, and copies
+
+
 def merged(first, which, targets, weights):
     """Return the mean targets (k, l) and the total weights (k,) of equal rows.
 

@@ -125,7 +125,7 @@ def test_the_same_linear_model_directly(store, dtype, tmp_path, monkeypatch, rng
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_direct_solution_reads_the_file_twice(dtype, tmp_path, monkeypatch, rng):
     monkeypatch.setattr(lazy, "_N_FIRST", 2000)
-    monkeypatch.setattr("eigenkern.plan.penalty._MOST_JUDGES", 1000)
+    monkeypatch.setattr("eigenkern.plan.penalty.MOST_JUDGES", 1000)
     noisy = Y + 30 * rng.normal(size=N)
     file, read = hdf5(X.astype(dtype), tmp_path), []
     monkeypatch.setattr(lazy, "check_finite_rows", lambda X: read.append(len(X)))

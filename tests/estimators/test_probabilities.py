@@ -461,7 +461,7 @@ def test_there_are_none_without_rows_held_out(model, rng):
         assert not hasattr(model, "predict_log_proba")
         with pytest.raises(AttributeError, match="predict_proba") as error:
             _ = model.predict_proba
-        text = str(error.value.__cause__)
+        text = str(error.value)
         assert "CalibratedClassifierCV" in text and "log_loss" in text
         assert ("early_stopping=True" in text) != ("selection='auto'" in text)
 
