@@ -24,8 +24,7 @@ from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
 from ..operators.waves import FourierBlocks
 from ..rows.lazy_rows import is_lazy
-from .bandwidth_choice import bytes_of_bandwidth
-from .parameters import is_auto, is_precomputed
+from .parameters import is_precomputed
 from .sizes import rounding
 
 # Seconds to hash a row, and bytes/s of its content, on one thread. In single precision,
@@ -185,11 +184,6 @@ class Costs:
         self._waves, self.wave_sizes = 0.0, None
         #: By how much products and entries take longer than large ones.
         self.slowness = 1.0
-        e = shape.estimator
-        if shape.kernel is not None and is_auto(getattr(e, "bandwidth", None)):
-            p = getattr(e, "n_centers", None)
-            p = p if p is None or isinstance(p, int) else 0
-            self.uses(bytes_of_bandwidth(shape.n_train, p))
 
     # Time
 

@@ -513,8 +513,7 @@ class GeneralProblem(Problem):
         self._on_workers = self._rows = self._matrix = None
         w = data.weights_of(train)
         if bandwidth is not None:
-            p = n_centers if isinstance(centers, str) else len(centers)
-            kernel = self._measured(kernel, bandwidth, w, alpha, p)
+            kernel = self._measured(kernel, bandwidth, w, alpha)
         self.kernel = kernel
         if isinstance(centers, str):
             given = n_centers, kernel, self._X, train, w, self.rng
@@ -540,13 +539,12 @@ class GeneralProblem(Problem):
         if held_out is not None:
             self.validation = self.center_matrix.rows(take(self._X, held_out))
 
-    def _measured(self, kernel, bandwidth, weights, alpha, n_centers):
+    def _measured(self, kernel, bandwidth, weights, alpha):
         """Return the kernel with its bandwidth measured on some training rows."""
         first = slice(0, n_sampled_rows(len(self._train)))
         rows, Y = self._streamed[first, :], self._data.targets[self._train[first]]
-        options = {"alpha": alpha, "n_centers": n_centers}
         return make_kernel(
-            kernel, bandwidth, rows, self.rng, Y, weights[first], self._data, **options
+            kernel, bandwidth, rows, self.rng, Y, weights[first], self._data, alpha
         )
 
     def gather(self, rows):
