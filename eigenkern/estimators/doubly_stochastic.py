@@ -192,15 +192,16 @@ class _DoublyStochastic(Streaming, Model):
         chooses = chooses_penalty(self) or stops_early(self)
         tells = self._tells_outcome and data.validation is None
         if self.loss == "pinball" and chooses and tells:
-            self._warn_of_few_rows(len(train), 0 if held_out is None else len(held_out))
+            n_held_out = 0 if held_out is None else len(held_out)
+            self._warn_of_few_held_out(len(train) + n_held_out, n_held_out)
         rule = CalibratedRule if calibrated else EpochRule
         chosen["cache_size_"] = plan.kept / 1e6
         return problem, solver, chosen, rule(self, problem, data, held_out)
 
-    def _warn_of_few_rows(self, n_train, n_held_out):
-        """Warn if the outermost quantile is corrected on few rows, of more."""
-        outermost = np.abs(np.ravel(self._quantile) - 0.5).argmax()
-        q, n = float(np.ravel(self._quantile)[outermost]), n_train + n_held_out
+    def _warn_of_few_held_out(self, n, n_held_out):
+        """Warn if the outermost quantile is corrected on too few of n rows."""
+        quantiles = np.ravel(self._quantile)
+        q = float(quantiles[np.abs(quantiles - 0.5).argmax()])
         beyond = min(q, 1.0 - q)
         wanted = min(_MOST_HELD_OUT, 2 * _FEW_BEYOND / (beyond * n))
         if n_held_out * beyond >= _FEW_BEYOND or self.validation_fraction >= wanted:

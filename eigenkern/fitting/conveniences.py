@@ -8,6 +8,8 @@ from functools import wraps
 from numbers import Real
 from typing import TYPE_CHECKING
 
+from sklearn.base import ClassifierMixin, RegressorMixin
+
 from ..kernels import Kernel
 
 # Address of the pages, such as "https://eigenkern.example.org/stable". None: they are
@@ -39,7 +41,7 @@ class Conveniences:
             method = inspect.getattr_static(cls, name, None)
             if hasattr(method, "check"):  # of `available_if`
                 method.fn = _with_answers(method.fn)
-            elif method is not None:
+            elif method is not getattr(object, name, None):
                 setattr(cls, name, _with_answers(method))
 
     if not TYPE_CHECKING:  # attributes that exist are typed
@@ -54,7 +56,7 @@ class Conveniences:
                     method.check(self)
                 except AttributeError as error:
                     said = f"This {own!r} has no attribute {name!r}: {error}"
-            elif name in ("partial_fit", "fit_batches"):
+            elif name in ("partial_fit", "fit_batches") and _predicts(type(self)):
                 said += (
                     ": data that come in pieces need EigenPro*(n_centers=500), "
                     "LinearEigenPro* or DSG*"
@@ -147,9 +149,13 @@ def _with_answers(method):
             signature.bind(self, *args, **parameters)
         except TypeError as error:
             name = type(self).__name__ + ("" if is_init else f".{method.__name__}")
-            hint = _STD[hasattr(self, "class_weight")] * ("return_std" in parameters)
+            hint = ""
             if method.__name__ == "fit_batches":
                 hint = ": it takes an iterable of pieces (X, y)"
+            elif "return_std" in parameters and issubclass(type(self), RegressorMixin):
+                hint = ": RFMRegressor and NystromRegressor have it"
+            elif "return_std" in parameters and hasattr(type(self), "predict_proba"):
+                hint = ": predict_proba has the probabilities"
             raise TypeError(f"{name}() {error}{hint}") from None
         return method(self, *args, **parameters)
 
@@ -157,19 +163,16 @@ def _with_answers(method):
     return answering
 
 
-# Of a regressor and of a classifier that predicts without.
-_STD = (
-    ": RFMRegressor and NystromRegressor have it",
-    ": predict_proba has the probabilities",
-)
+def _predicts(cls):
+    """Whether a class is one of regressors or classifiers."""
+    return issubclass(cls, RegressorMixin | ClassifierMixin)
 
 
 def _answer_users_of_svc(cls, known, parameters, error):
     """Raise an error that says what to pass in place of scikit-learn's parameters."""
     answers = []
     for name in _ANSWERS.keys() & parameters.keys() - set(known):
-        said = _ANSWERS[name]
-        said = said if isinstance(said, str) else said(cls, known, parameters)
+        said = _ANSWERS[name](cls, known, parameters)
         if said:
             answers.append(f"{cls.__name__} has no parameter {name!r}: {said}")
     if answers:
@@ -205,29 +208,56 @@ def _alpha_of(cls, known, parameters):
     )
 
 
-def _quantile_of(cls, known, parameters):
-    """Return the quantiles to pass to the class that has them."""
+def _polynomial_of(cls, known, parameters):
+    """Return the kernel that has a degree."""
+    if "bandwidth" not in known:
+        return _kernel_of(cls, known, parameters)
+    return "kernel=Polynomial(degree=3, coef0=1.0) of eigenkern.kernels has it"
+
+
+def _regressor_of(cls, _, parameters):
+    """Return the regressor that has the parameter."""
+    if not issubclass(cls, RegressorMixin):
+        return ""
+    if "epsilon" in parameters:
+        return (
+            "the squared error needs none; DSGRegressor(loss='epsilon_insensitive') "
+            "has it, and is slower"
+        )
     value = parameters.get("quantiles", parameters.get("quantile"))
     return f"DSGRegressor(loss='pinball', quantile={value!r}) has it"
 
 
-# What to pass instead of a parameter of scikit-learn's models: text, or a function that
-# returns text, "" if nothing is known.
+def _end_of(_, known, __):
+    """Return what keeps a model from fitting noise."""
+    if "selection" in known and "alpha" not in known:
+        return "left-out rows choose the iteration (selection)"
+    penalty = "the penalty is chosen instead, on rows that are left out"
+    return penalty * ("alpha" in known or "estimator" in known)
+
+
+def _if_it_has(method, answer):
+    """Return a function that returns the answer for classes with a method."""
+    return lambda cls, *_: answer * hasattr(cls, method)
+
+
+# What to pass instead of a parameter of scikit-learn's models; "" if nothing is known.
 _ANSWERS = {
     "C": _alpha_of,
-    "coef0": "kernel=Polynomial(degree=3, coef0=1.0) of eigenkern.kernels has it",
-    "decision_function_shape": "decision_function has a column for each class ('ovr')",
-    "degree": "kernel=Polynomial(degree=3, coef0=1.0) of eigenkern.kernels has it",
-    "early_stopping": "the penalty is chosen instead, on rows that are left out",
-    "epsilon": "the squared error needs none; "
-    "DSGRegressor(loss='epsilon_insensitive') has it, and is slower",
+    "coef0": _polynomial_of,
+    "decision_function_shape": _if_it_has(
+        "decision_function", "decision_function has a column for each class ('ovr')"
+    ),
+    "degree": _polynomial_of,
+    "early_stopping": _end_of,
+    "epsilon": _regressor_of,
     "gamma": _gamma_of,
     "kernel": _kernel_of,
-    "n_components": lambda cls, known, _: "it has n_centers" * ("n_centers" in known),
-    "n_jobs": "all cores are used; OMP_NUM_THREADS limits them",
-    "probability": "predict_proba needs none",
-    "quantile": _quantile_of,
-    "quantiles": _quantile_of,
+    "n_components": lambda _, known, __: "it has n_centers" * ("n_centers" in known),
+    "n_jobs": lambda *_: "all cores are used; OMP_NUM_THREADS limits them",
+    "probability": _if_it_has("predict_proba", "predict_proba needs none"),
+    "quantile": _regressor_of,
+    "quantiles": _regressor_of,
 }
 
 

@@ -170,12 +170,13 @@ class ClassificationTargets(ClassifierMixin):
         if self.class_weight is None:
             return None
         weights, given = np.zeros(len(self.classes_)), self.class_weight
-        if not (isinstance(given, Mapping) or given == "balanced"):
+        named = isinstance(given, str) and given == "balanced"
+        if not (named or isinstance(given, Mapping)):
             raise ValueError(
                 "class_weight must be 'balanced', a dict from classes to weights, or "
                 f"None; got {given!r}"
             )
-        if isinstance(given, str):
+        if named:
             weights[codes] = compute_sample_weight(self.class_weight, codes)
         else:
             weights[:] = compute_sample_weight(self.class_weight, self.classes_)

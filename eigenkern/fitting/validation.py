@@ -490,7 +490,9 @@ def computing(estimator, method, X=None, y=None):
         clear_frames(error.__traceback__)
         rows = stand_in(X)
         free = memory.available(*compute_devices(estimator.device, rows)[0])
-        known = estimator._what_fits(method, rows, y, free) if rows.shape[1:] else ""
+        known = ""
+        if len(rows.shape) == 2:
+            known = estimator._what_fits(method, rows, y, free)
         known = known and f"; {known}"
         if foreseen:
             raise ValueError(said + known) from None

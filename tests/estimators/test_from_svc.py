@@ -185,6 +185,8 @@ def test_other_unknown_names_are_python_s_matter(cls):
         (EigenProRegressor, {"n_jobs": 2}, "all cores are used"),
         (NystromClassifier, {"n_components": 100}, "it has n_centers"),
         (NystromClassifier, {"early_stopping": True}, "penalty is chosen instead"),
+        (NytroClassifier, {"early_stopping": True}, r"the iteration \(selection\)"),
+        (LinearEigenProClassifier, {"degree": 2}, ": it is linear"),
         (DSGRegressor, {"quantiles": [0.1]}, r"loss='pinball', quantile=\[0.1\]"),
     ],
 )
@@ -194,6 +196,24 @@ def test_other_parameters_of_scikit_learn_are_answered(cls, parameters, answer):
         cls(**parameters)
     with pytest.raises(ValueError, match=f"{cls.__name__} has no .*{name}.*{answer}"):
         cls().set_params(**parameters)
+
+
+@pytest.mark.parametrize(
+    "cls, name",
+    [
+        (EigenProRegressor, "probability"),
+        (EigenProRegressor, "decision_function_shape"),
+        (EigenProClassifier, "epsilon"),
+        (EigenProClassifier, "quantile"),
+        (RandomFourierFeatures, "early_stopping"),
+        (RBFNetworkFeatures, "quantiles"),
+    ],
+)
+def test_what_does_not_concern_a_class_is_not_answered(cls, name):
+    with pytest.raises(TypeError, match=f"got an unexpected keyword argument '{name}'"):
+        cls(**{name: 0.1})
+    with pytest.raises(ValueError, match=f"Invalid parameter '{name}'"):
+        cls().set_params(**{name: 0.1})
 
 
 def test_all_are_answered_at_once():
@@ -226,6 +246,15 @@ def test_a_missing_method_says_why(two_classes):
     with pytest.raises(AttributeError, match="object has no attribute 'depth'"):
         model.depth  # noqa: B018
     assert not hasattr(model, "predict_proba") and hasattr(model, "partial_fit")
+    with pytest.raises(AttributeError, match=r"no attribute 'partial_fit'$"):
+        RandomFourierFeatures().partial_fit(X)
+
+
+@pytest.mark.parametrize("given", ["balance", [1.0, 2.0], np.ones(2)], ids=repr)
+def test_class_weight_says_what_it_may_be(given, two_classes):
+    message = "class_weight must be 'balanced', a dict from classes to weights, or None"
+    with pytest.raises(ValueError, match=message):
+        EigenProClassifier(class_weight=given).fit(*two_classes)
 
 
 def test_a_subclass_may_have_a_parameter_of_the_name():
