@@ -171,7 +171,7 @@ def plan_on_centers(
     if direct and needed:
         return _directly_on_centers(fit, shape, p)
     direct = direct and not (shape.n_held_out or is_lazy(shape.X))
-    if direct and may_be_direct(e) and not _drowned(shape, p):
+    if direct and may_be_direct(e):
         if direct_pays_on_centers(Z, n, d, k, e.max_iter, e.cache_size):
             return _directly_on_centers(fit, shape, p)
     largest = max_batch_size(
@@ -232,17 +232,15 @@ def plan_on_centers(
     )
 
 
-def _drowned(shape, p):
-    alpha = given_penalty(shape.estimator)
-    return alpha > 0 and shape.drowns(alpha, p)
-
-
 def _directly_on_centers(fit, shape, p):
     """Return the plan of the normal equations of a model on centers."""
-    n, k, size = shape.n_train, shape.n_outputs, shape.itemsize
+    n, k, alpha = shape.n_train, shape.n_outputs, given_penalty(shape.estimator)
+    if alpha > 0 and shape.drowns(alpha, p):
+        shape = shape.in_double
+        fit.holds("data copy", n * shape.d * shape.kernel_itemsize)
     K = shape.matrix(n, p)
     fit.holds("targets", 8 * n * (2 * k + 1))
-    fit.holds("centers", p * (shape.d + K.row_width) * size)
+    fit.holds("centers", p * (shape.d + K.row_width) * shape.kernel_itemsize)
     add_normal_equations(fit, shape, "ridge", K)
     fit.entries(n * p, k)
     if shape.labels:  # to find rows that are not centers

@@ -462,6 +462,8 @@ class GeneralProblem(Problem):
         Z, or one of `centers.METHODS` to choose them.
     bandwidth : float or str, default=None
         Parameter of the estimator; None if the kernel already has one.
+    alpha, bandwidth_dtype
+        The penalty and the precision for which bandwidth="auto" chooses: `make_kernel`.
     n_centers : int, default=None
         p, if centers are chosen; None: all distinct rows.
     intercept : ndarray of shape (l,), default=None
@@ -497,6 +499,7 @@ class GeneralProblem(Problem):
         device,
         bandwidth=None,
         alpha=None,
+        bandwidth_dtype=None,
         n_centers=None,
         intercept=None,
         weight_scale=None,
@@ -504,7 +507,7 @@ class GeneralProblem(Problem):
     ):
         super().__init__(device, data.X)
         self._data, self._X = data, self.to_compute_if_small(data.X)
-        self.rng, self._train = data.rng, train
+        self.rng, self._train, self._held_out = data.rng, train, held_out
         self.n_machines, self.message_seconds = 1, 0.0
         if is_lazy(self._X):
             self.n_machines = self._X.n_machines
@@ -513,7 +516,8 @@ class GeneralProblem(Problem):
         self._on_workers = self._rows = self._matrix = None
         w = data.weights_of(train)
         if bandwidth is not None:
-            kernel = self._measured(kernel, bandwidth, w, alpha)
+            options = {"alpha": alpha, "dtype": bandwidth_dtype}
+            kernel = self._measured(kernel, bandwidth, w, options)
         self.kernel = kernel
         if isinstance(centers, str):
             given = n_centers, kernel, self._X, train, w, self.rng
@@ -539,13 +543,25 @@ class GeneralProblem(Problem):
         if held_out is not None:
             self.validation = self.center_matrix.rows(take(self._X, held_out))
 
-    def _measured(self, kernel, bandwidth, weights, alpha):
+    def in_double(self):
+        """Return the problem in double precision."""
+        if self.dtype == self.xp.float64:
+            return self
+        return GeneralProblem(
+            self._data.in_double(),
+            self._train,
+            self._held_out,
+            kernel=self.kernel,
+            centers=self.xp.astype(self.centers, self.xp.float64),
+            device=self._device,
+        )
+
+    def _measured(self, kernel, bandwidth, weights, options):
         """Return the kernel with its bandwidth measured on some training rows."""
         first = slice(0, n_sampled_rows(len(self._train)))
         rows, Y = self._streamed[first, :], self._data.targets[self._train[first]]
-        return make_kernel(
-            kernel, bandwidth, rows, self.rng, Y, weights[first], self._data, alpha
-        )
+        given = rows, self.rng, Y, weights[first], self._data
+        return make_kernel(kernel, bandwidth, *given, **options)
 
     def gather(self, rows):
         """Return a slice of the training rows in the solver's order."""

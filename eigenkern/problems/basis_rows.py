@@ -1,11 +1,10 @@
 """Least squares with every row a center: in closed form, and in batches."""
 
 from copy import copy
-from dataclasses import replace
 
 import numpy as np
 
-from ..arrays.array import namespace, to_numpy
+from ..arrays.array import to_numpy
 from ..arrays.linalg import eigh, inverse_diagonal, inverse_squares
 from ..arrays.threads import cached_property
 from ..kernels import is_semidefinite
@@ -267,13 +266,10 @@ class KernelProblem(Problem):
 
     def in_double(self):
         """Return the problem in double precision."""
-        data, xp = self._merged.data, namespace(self._X)
         if self.kernel is None or self.dtype == self.xp.float64:
             return self  # `positive`, too, is in double precision or precomputed
-        own = None if data.own is None else xp.astype(data.own, xp.float64)
-        data = replace(data, X=xp.astype(data.X, xp.float64), own=own)
         return KernelProblem(
-            self._merged._replace(data=data),
+            self._merged._replace(data=self._merged.data.in_double()),
             self._held_out,
             kernel=self.kernel,
             bandwidth=None,

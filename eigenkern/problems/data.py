@@ -504,6 +504,12 @@ class Data:
         )
         return data, n + np.flatnonzero(data.weights_of(np.arange(n, len(labels))) > 0)
 
+    def in_double(self):
+        """Return the data with rows in double precision."""
+        xp, own = namespace(self.X), self.own
+        own = None if own is None else xp.astype(own, xp.float64)
+        return replace(self, X=xp.astype(self.X, xp.float64), own=own)
+
     def shuffled(self, rows):
         """Return rows in a random order, for a file in one that reads large blocks."""
         if is_lazy(self.X):

@@ -141,9 +141,13 @@ def test_single_precision(data):
 def test_a_penalty_below_rounding_is_for_epochs(data):
     X, Y, *_ = data
     model = EigenProRegressor(n_centers=P, alpha=1e-12, max_iter=2, random_state=0)
-    assert model.fit(X, Y).algorithm_ == "direct"
-    assert model.fit(X.astype(np.float32), Y).algorithm_ == "eigenpro4"
-    assert estimate(model, N, 3, 2, dtype="float32").method == "eigenpro4"
+    expected = model.fit(X, Y).predict(X)
+    assert model.algorithm_ == "direct"
+    single = X.astype(np.float32)
+    assert model.fit(single, Y).algorithm_ == "direct"
+    assert_allclose(model.predict(single), expected, atol=1e-3)
+    assert estimate(model, N, 3, 2, dtype="float32").method == "direct"
+    assert model.set_params(alpha=1e-18).fit(X, Y).algorithm_ == "eigenpro4"
 
 
 def test_equations_without_a_factor_are_for_epochs(data):

@@ -244,6 +244,31 @@ def test_double_precision_solves_what_single_does_not(data, monkeypatch):
     assert precisions == ["float32", "float64"]
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("alpha", [1e-5, 1e-6, 3e-7, 1e-7, 1e-8, 1e-9, "auto"])
+@pytest.mark.parametrize("p", [None, 100])
+def test_single_precision_resolves_the_penalties_of_double(p, alpha, weighted, rng):
+    """Around the rounding of kernel values, where wide kernels need small penalties."""
+    X = rng.standard_normal((700, 6))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.3 * rng.standard_normal(700)
+    X, X_test, y, y_test = X[:500], X[500:], y[:500], y[500:]
+    w = rng.uniform(0.5, 2.0, 500) if weighted else None
+    options = {"bandwidth": 20.0, "alpha": alpha, "random_state": 0}
+    if p is not None:
+        options["centers"] = X[:p]
+    models = [EigenProRegressor("gaussian", **options)]
+    models[0].fit(X, y, sample_weight=w)
+    if p is not None:
+        options["centers"] = X[:p].astype(np.float32)
+    models.append(EigenProRegressor("gaussian", **options))
+    models[1].fit(*(values.astype(np.float32) for values in (X, y)), sample_weight=w)
+    assert models[1].algorithm_ == "direct"
+    double, single = (model.predict(X_test.astype(np.float32)) for model in models)
+    # A share of the error on new rows: that of the test rows' noise is 0.3.
+    error = np.sqrt(np.mean((double - y_test) ** 2))
+    assert np.sqrt(np.mean((single - double) ** 2)) < 0.02 * error
+
+
 def nystrom(kernel, c, X, Y, Z, X_test, w=None):
     """Return predictions of least squares on centers, with the penalty c a' K_ZZ a."""
     w = np.ones(len(X)) if w is None else w / w.mean()
