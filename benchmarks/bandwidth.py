@@ -9,6 +9,10 @@ and those of the choice in the second.
 
 Run ``EIGENKERN_DATA=/folder/of/npz python benchmarks/bandwidth.py --write``: some 10
 minutes on two cores. The constants were chosen with 2000 other rows of these sets.
+
+With ``--grid`` instead, for all rows and for 300 centers: the error with the median
+distance and with ``"auto"``, as it is and by leaving out 300 rows, over that of the
+best of nine bandwidths, 1/8 to 32 times the median.
 """
 
 import argparse
@@ -23,7 +27,13 @@ import numpy as np
 from datasets import CLASSES, IMAGES, TARGETS, available, parts
 from kernel_product import processor
 
-from eigenkern import EigenProClassifier, EigenProRegressor
+from eigenkern import (
+    EigenProClassifier,
+    EigenProRegressor,
+    NystromClassifier,
+    NystromRegressor,
+)
+from eigenkern.plan import bandwidth_choice
 from eigenkern.problems import kernel_parameters as parameters
 
 RESULTS = Path(__file__).parent / "results"
@@ -118,20 +128,76 @@ def report(names, sizes):
         )
 
 
+def ratios_to_best(name, data, kernel, n, n_centers):
+    """Return errors over that of the best bandwidth: median, auto, auto of 300 rows."""
+    if n_centers is None:
+        cls = EigenProRegressor if name in TARGETS else EigenProClassifier
+        options = {"random_state": SEEDS[0]}
+    else:
+        cls = NystromRegressor if name in TARGETS else NystromClassifier
+        options = {"random_state": SEEDS[0], "n_centers": n_centers}
+    rng = np.random.default_rng(SEEDS[0])
+    rows = rng.permutation(len(data.y_train))[:n]
+    test = rng.permutation(len(data.y_test))[:N_TEST]
+
+    def error(bandwidth):
+        model = cls(kernel, bandwidth=bandwidth, **options)
+        model.fit(data.X_train[rows], data.y_train[rows])
+        return 1 - model.score(data.X_test[test], data.y_test[test]), model.bandwidth_
+
+    at_median, median = error("median")
+    auto, _ = error("auto")
+    most, bandwidth_choice._MOST_FITTED = bandwidth_choice._MOST_FITTED, 300
+    try:
+        few, _ = error("auto")
+    finally:
+        bandwidth_choice._MOST_FITTED = most
+    grid = [error(float(factor * median))[0] for factor in 2.0 ** np.arange(-3, 6)]
+    return np.array([at_median, auto, few]) / min(*grid, at_median)
+
+
+def report_of_grid(names, sizes):
+    """Yield the lines of the table of `ratios_to_best`, and what they come to."""
+    columns = f"{'kernel':10}{'centers':>8}{'median':>8}{'auto':>8}{'of 300':>8}"
+    yield f"{'data':20}{'rows':>6} {columns}"
+    found = {}
+    for name in names:
+        data = parts(name)
+        for n, kernel, p in product(sizes, KERNELS, (None, 300)):
+            ratios = found[name, n, kernel, p] = ratios_to_best(
+                name, data, kernel, n, p
+            )
+            yield f"{name:20}{n:6} {kernel:10}{p or 'all':>8}" + "".join(
+                f"{ratio:8.3f}" for ratio in ratios
+            )
+    yield ""
+    for n, kernel, p in product(sizes, KERNELS, (None, 300)):
+        ratios = np.array([found[name, n, kernel, p] for name in names])
+        means, largest = np.exp(np.log(ratios).mean(axis=0)), ratios.max(axis=0)
+        yield f"{n} rows, {kernel}, centers: {p or 'all'}; geometric means " + (
+            ", ".join(f"{value:.3f}" for value in means)
+            + "; largest "
+            + ", ".join(f"{value:.3f}" for value in largest)
+        )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", nargs="*", type=int, default=[1000, 6000])
     parser.add_argument("--data", nargs="*", default=[*TARGETS, *CLASSES, *IMAGES])
+    parser.add_argument("--grid", action="store_true", help="against the best")
     parser.add_argument("--write", action="store_true", help="keep the results")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     lines = [f"{date.today()}; {platform.machine()}, {processor()}"]
     print(lines[0])
-    for line in report([name for name in args.data if available(name)], args.rows):
+    table = report_of_grid if args.grid else report
+    for line in table([name for name in args.data if available(name)], args.rows):
         print(line, flush=True)
         lines.append(line)
     if args.write:
-        (RESULTS / "bandwidth.txt").write_text("\n".join(lines) + "\n")
+        file = "bandwidth_grid.txt" if args.grid else "bandwidth.txt"
+        (RESULTS / file).write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

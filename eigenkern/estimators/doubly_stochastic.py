@@ -351,10 +351,10 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
         at random. "auto": 1/4, 1/2, ..., or 16 times that, whichever has the least
-        exact leave-one-out error in kernel ridge regression on 300 rows, with the given
-        penalty or the best; if several are equally good within noise, the nearest to
-        the median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
-        radial kernels.
+        error of kernel ridge regression on rows left out of a sample of up to 3000,
+        with the given penalty or the best; if several are equally good within noise,
+        the nearest to the median. "scale": as ``SVC(gamma="scale")``, (n_features
+        X.var() / 2)^1/2 for radial kernels.
     loss : {"squared_error", "huber", "epsilon_insensitive", "pinball"}, \
             default="squared_error"
         Loss to minimize: "squared_error" predicts means, "huber" and
@@ -715,10 +715,10 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
         at random. "auto": 1/4, 1/2, ..., or 16 times that, whichever has the least
-        exact leave-one-out error in kernel ridge regression on 300 rows, with the given
-        penalty or the best; if several are equally good within noise, the nearest to
-        the median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
-        radial kernels.
+        error of kernel ridge regression on rows left out of a sample of up to 3000,
+        with the given penalty or the best; if several are equally good within noise,
+        the nearest to the median. "scale": as ``SVC(gamma="scale")``, (n_features
+        X.var() / 2)^1/2 for radial kernels.
     loss : {"log_loss", "hinge", "squared_error"}, default="log_loss"
         Loss to minimize. "log_loss": logistic regression, multinomial for more than two
         classes; gives `predict_proba`. "hinge": a support vector machine, one class

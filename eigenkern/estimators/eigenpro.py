@@ -335,10 +335,10 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
         at random. "auto": 1/4, 1/2, ..., or 16 times that, whichever has the least
-        exact leave-one-out error in kernel ridge regression on 300 rows, with the given
-        penalty or the best; if several are equally good within noise, the nearest to
-        the median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
-        radial kernels.
+        error of kernel ridge regression on rows left out of a sample of up to 3000,
+        with the given penalty or the best; if several are equally good within noise,
+        the nearest to the median. "scale": as ``SVC(gamma="scale")``, (n_features
+        X.var() / 2)^1/2 for radial kernels.
     n_centers : int, default=None
         Number p of centers, for a model that does not grow with the number of rows:
         more centers make it more accurate, and slower. If there are fewer distinct
@@ -610,10 +610,10 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
         at random. "auto": 1/4, 1/2, ..., or 16 times that, whichever has the least
-        exact leave-one-out error in kernel ridge regression on 300 rows, with the given
-        penalty or the best; if several are equally good within noise, the nearest to
-        the median. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
-        radial kernels.
+        error of kernel ridge regression on rows left out of a sample of up to 3000,
+        with the given penalty or the best; if several are equally good within noise,
+        the nearest to the median. "scale": as ``SVC(gamma="scale")``, (n_features
+        X.var() / 2)^1/2 for radial kernels.
     n_centers : int, default=None
         Number p of centers, for a model that does not grow with the number of rows:
         more centers make it more accurate, and slower. If there are fewer distinct

@@ -270,10 +270,10 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 distinct
         rows drawn at random. "auto": 1/4, 1/2, ..., or 16 times that, whichever has the
-        least exact leave-one-out error in kernel ridge regression on 300 distinct rows,
-        with the given penalty or the best; if several are equally good within noise,
-        the nearest to the median. "scale": as ``SVC(gamma="scale")``, (n_features
-        X.var() / 2)^1/2 for radial kernels.
+        least error of kernel ridge regression on rows left out of a sample of up to
+        3000, with the given penalty or the best; if several are equally good within
+        noise, the nearest to the median. "scale": as ``SVC(gamma="scale")``,
+        (n_features X.var() / 2)^1/2 for radial kernels.
     n_centers : int, "auto" or None, default="auto"
         Number m of distinct training rows that become centers: more of them make the
         model more accurate and the fit slower. If there are fewer rows, all become
@@ -497,10 +497,10 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 distinct
         rows drawn at random. "auto": 1/4, 1/2, ..., or 16 times that, whichever has the
-        least exact leave-one-out error in kernel ridge regression on 300 distinct rows,
-        with the given penalty or the best; if several are equally good within noise,
-        the nearest to the median. "scale": as ``SVC(gamma="scale")``, (n_features
-        X.var() / 2)^1/2 for radial kernels.
+        least error of kernel ridge regression on rows left out of a sample of up to
+        3000, with the given penalty or the best; if several are equally good within
+        noise, the nearest to the median. "scale": as ``SVC(gamma="scale")``,
+        (n_features X.var() / 2)^1/2 for radial kernels.
     n_centers : int, "auto" or None, default="auto"
         Number m of distinct training rows that become centers: more of them make the
         model more accurate and the fit slower. If there are fewer rows, all become

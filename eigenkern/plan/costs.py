@@ -24,7 +24,8 @@ from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
 from ..operators.waves import FourierBlocks
 from ..rows.lazy_rows import is_lazy
-from .parameters import is_precomputed
+from .bandwidth_choice import FACTORS, n_fitted_and_judges
+from .parameters import is_auto, is_precomputed
 from .sizes import rounding
 
 # Seconds to hash a row, and bytes/s of its content, on one thread. In single precision,
@@ -33,6 +34,11 @@ from .sizes import rounding
 _HASH_SECONDS, _HASH_BYTE_RATE = 0.5e-6, 0.65e9
 # Seconds of a fit to 200 rows, nearly all in Python.
 _FIT_SECONDS = 0.01
+# Multiply-adds of a Cholesky factor over n^3.
+FACTOR_CUBES = 0.25
+# Penalties that the choice of the bandwidth tries with each: 4 to 9 on california_housing,
+# ijcnn1, covtype and kin8nm.
+_PENALTIES_TRIED = 8
 # Bytes that a fit adds to a process in addition to its arrays: code pages of NumPy,
 # SciPy and BLAS, and the panels that each BLAS thread packs. They are medians of six
 # fits on cpusmall, a9a and covtype (/proc/self/smaps): 2 to 4 MB, and 1 to 8 MB per
@@ -184,6 +190,22 @@ class Costs:
         self._waves, self.wave_sizes = 0.0, None
         #: By how much products and entries take longer than large ones.
         self.slowness = 1.0
+        e = shape.estimator
+        named = isinstance(getattr(e, "kernel", None), str) and not shape.precomputed
+        if named and is_auto(getattr(e, "bandwidth", None)):
+            self._chooses_bandwidth()
+
+    def _chooses_bandwidth(self):
+        """Add the choice on many rows; that on few is part of `_FIT_SECONDS`."""
+        shape, centers = self._shape, getattr(self._shape.estimator, "n_centers", None)
+        p = centers if isinstance(centers, int) else None
+        s, m = n_fitted_and_judges(shape.n_train, p)
+        # As many factors of half of the rows as penalties are tried, and one of all.
+        work = FACTOR_CUBES * (s**3 + _PENALTIES_TRIED * (s / 2) ** 3)
+        work += (1 + _PENALTIES_TRIED / 2) * s * m * shape.n_outputs
+        self.entries(len(FACTORS) * s * (s + m))
+        self.products(len(FACTORS) * work)
+        self.uses(8 * s * (2 * s + 3 * m))
 
     # Time
 

@@ -15,10 +15,9 @@ from ..methods.paths import LAST, iterations
 from ..operators.blocks import blocks
 from ..operators.cached import cached_bytes
 from ..operators.matrix import GivenMatrix
-from .costs import Costs
+from .costs import FACTOR_CUBES, Costs
 from .of_epochs import (
     ALL_EIGENVECTORS,
-    FACTOR_CUBES,
     add_normal_equations,
     add_ridge,
 )

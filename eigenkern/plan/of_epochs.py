@@ -10,7 +10,7 @@ from ..operators.cached import cached_bytes, fit_in_memory
 from ..preconditioners.global_spectral import bytes_of_vectors
 from ..rows.dask_rows import DaskRows
 from ..rows.lazy_rows import is_lazy
-from .costs import Costs
+from .costs import FACTOR_CUBES, Costs
 from .parameters import (
     chooses_penalty,
     chosen_algorithm,
@@ -54,8 +54,6 @@ from .sizes import (
 
 # What the parts of fits cost; benchmarks/estimates.py shows how accurate it is.
 
-# Multiply-adds of a Cholesky factor over n^3.
-FACTOR_CUBES = 0.25
 # Factors that choose a penalty on a subsample, for half its rows and for all of them.
 N_FACTORS = 4
 # Work of a path with all eigenvectors, over that in `ClosedForm`.

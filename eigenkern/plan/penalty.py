@@ -48,14 +48,14 @@ _LEAST_IN_SINGLE = 16
 # matern52 and cauchy on 9000 x 3 rows, with and without noise, the bandwidth is then
 # the best of five in 22 of 24 draws, with at most 1.33 times its error otherwise; for
 # the laplacian errors are within 6 %. With 1e-6 they reach 17 times the least.
-_LEAST_OF_EPOCHS = 1e-5
+LEAST_OF_EPOCHS = 1e-5
 # Places between the starts of a search below the first one: errors may have several
 # minima, one where the model predicts the mean.
 _BETWEEN_STARTS = 8
 # If the best model of a quarter of the rows leaves more than this part of the variance,
 # half of the rows are fitted, at most _MOST_TO_SEE: a quarter may be too few to see the
 # function, such as sin(3 x_0) x_1 on 900 rows.
-_SEES_LITTLE, _MOST_TO_SEE = 0.5, 1000
+SEES_LITTLE, _MOST_TO_SEE = 0.5, 1000
 # If it leaves less than this part in single precision, rounding may hide a better one.
 _LEAVES_LITTLE = 0.05
 # If the best penalty rose by x places from an eighth of the rows to a quarter, `_DRIFT`
@@ -206,13 +206,45 @@ def least_errors(K, y, weights, alpha=None, single=False):
     if alpha is not None:
         c = np.array([alpha * len(K)])
     if single:
-        c = np.unique(np.maximum(c, _LEAST_OF_EPOCHS * len(K) * size))
+        c = np.unique(np.maximum(c, LEAST_OF_EPOCHS * len(K) * size))
     c = c[values.min() + c > 0]
     if c.size == 0:
         return np.full(len(K), np.inf)
     parts = _squares_left_out(U, values, y, weights, c)
     squares = np.concatenate([part for _, part in parts])
     return squares[:, np.nanargmin(squares.sum(axis=0))]
+
+
+def least_errors_of_others(system, F, Y, w, size, place=None, **options):
+    """Return the squared errors of rows that were not fitted, (m,), and the best place.
+
+    They are those of ``(A + c I) a = b`` for the best penalty c in units of `size`. The
+    search begins at the usual place or at `place`, such as that of another bandwidth.
+    The other parameters are those of `errors_of_others`.
+    """
+    found = cache(
+        lambda place: errors_of_others(system, F, Y, w, size, place, **options)
+    )
+
+    def error(place):
+        return float(np.mean(found(place)))
+
+    starts = [_FIRST_PLACE, _FIRST_PLACE if place is None else place]
+    place = _descend(error, _least(error, starts), 0)
+    return found(place), place
+
+
+def errors_of_others(system, F, Y, w, size, place, *, c=None, least=0.0):
+    """Return the squared errors of rows that were not fitted, (m,), for one penalty.
+
+    It is c, or that of `place`, but at least `least`. `system` is A and b, and F a are
+    values for the targets Y, (m, l).
+    """
+    c = max(size * _penalty(place) if c is None else c, least)
+    factor = Factor.of(system[0].copy(), c)
+    if factor is None:
+        return np.full(len(Y), np.inf)
+    return w * np.sum((F @ factor.solve(system[1]) - Y) ** 2, axis=1)
 
 
 def _squares_left_out(U, values, y, w, c, own=None, of_mean=None):
@@ -303,7 +335,7 @@ def _ridge_by_parts(columns, sizes, y, weights, in_double=None, first=0, drift=0
         if in_double is None:
             return searched(columns, s, judges, first, drift)
         place, part, size = searched(columns, s, judges, _LEAST_IN_SINGLE, drift)
-        sees_little = part > _SEES_LITTLE and s <= _MOST_TO_SEE
+        sees_little = part > SEES_LITTLE and s <= _MOST_TO_SEE
         at_least = place is not None and place <= _LEAST_IN_SINGLE + 1
         if place is not None and (sees_little or part < _LEAVES_LITTLE or at_least):
             return searched(in_double, s, judges, 0, drift)
@@ -314,7 +346,7 @@ def _ridge_by_parts(columns, sizes, y, weights, in_double=None, first=0, drift=0
     if place is None:
         return 0.0
     more = min(n // 2, _MOST_TO_SEE)
-    if part > _SEES_LITTLE and s < more:
+    if part > SEES_LITTLE and s < more:
         better, _, size = found(more, min(n - more, judges), 0.0)
         place = place if better is None else better
     return size * _penalty(place)
@@ -422,7 +454,7 @@ def _search(error, n_few, s, least=0, drift=0.0):
         return None, errors[0]  # a kernel that is zero between rows
     first = _descend(few, _least(few, starts), least)
     last = _descend(more, first, least)
-    if not more(last) < _SEES_LITTLE * more(_N_PENALTIES - 1):
+    if not more(last) < SEES_LITTLE * more(_N_PENALTIES - 1):
         last = _descend(more, _least(more, [last, *starts]), least)
     found = more(last)
     place = last + _vertex(more, last)

@@ -516,7 +516,8 @@ class GeneralProblem(Problem):
         self._on_workers = self._rows = self._matrix = None
         w = data.weights_of(train)
         if bandwidth is not None:
-            options = {"alpha": alpha, "dtype": bandwidth_dtype}
+            p = n_centers if isinstance(centers, str) else len(centers)
+            options = {"alpha": alpha, "dtype": bandwidth_dtype, "n_centers": p}
             kernel = self._measured(kernel, bandwidth, w, options)
         self.kernel = kernel
         if isinstance(centers, str):

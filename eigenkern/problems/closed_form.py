@@ -269,6 +269,8 @@ class LeastSquares(Problem):
             targets, weights = merged(first, which, targets, weights)
             X = take(X, first)
         options = {"alpha": alpha, "dtype": np.dtype(np.float64)}
+        if self._n_columns < len(train):
+            options["n_centers"] = self._n_columns
         return make_kernel(
             kernel, bandwidth, X, self.rng, targets, weights, data, **options
         )

@@ -143,6 +143,7 @@ def make_kernel(
     data=None,
     alpha=None,
     dtype=None,
+    n_centers=None,
 ):
     """Return the kernel object that the parameters of an estimator mean.
 
@@ -165,6 +166,8 @@ def make_kernel(
         The penalty for which "auto" chooses. None: the best one.
     dtype : numpy.dtype, default=None
         The precision for which "auto" chooses. None: that of X, in epochs.
+    n_centers : int, default=None
+        Centers of the model for which "auto" chooses. None: all rows.
 
     Returns
     -------
@@ -182,7 +185,9 @@ def make_kernel(
             median = _median_distance(X, rng, made.metric, bandwidth)
             made = replace(made, bandwidth=median)
         if bandwidth == "auto":
-            chosen = auto_bandwidth(made, X, targets, weights, rng, alpha, dtype)
+            chosen = auto_bandwidth(
+                made, X, targets, weights, rng, alpha, dtype, n_centers
+            )
             made = replace(made, bandwidth=chosen)
     if isinstance(made, Polynomial):
         _check_powers(made, X)

@@ -50,11 +50,12 @@ left.set(xlabel="index j", ylabel="eigenvalue", title="Spectrum of the subsample
 for color, (q, model) in zip(plt.rcParams["axes.prop_cycle"], models.items()):
     color = color["color"]
     label = f"auto: q = {model.n_components_}" if q == "auto" else f"q = {q}"
-    right.semilogy(range(1, 21), model.loss_curve_, color=color, label=label)
+    epochs = range(1, model.n_iter_ + 1)
+    right.semilogy(epochs, model.loss_curve_, color=color, label=label)
     if q not in ("auto", 0):
         left.axhline(model.eigenvalues_[-1], color=color, linestyle=":", label=label)
 right.set(xlabel="epoch", ylabel="mean squared residual", title="Training")
-right.set(ylim=(2e-3, None), xticks=[1, 5, 10, 15, 20])
+right.set(ylim=(2e-2, None), xticks=[1, 5, 10, 15, 20])
 right.legend(loc="lower left", ncols=2, fontsize="small")
 left.legend(loc="lower left")
 plt.show()

@@ -1,4 +1,4 @@
-"""bandwidth="auto": the leave-one-out error, and what it chooses."""
+"""bandwidth="auto": errors of rows left out, and what they choose."""
 
 import numpy as np
 import pytest
@@ -17,8 +17,9 @@ from eigenkern import (
     RandomFourierFeatures,
     RBFNetworkFeatures,
 )
+from eigenkern.centers import distinct_rows
 from eigenkern.kernels import Gaussian
-from eigenkern.plan.bandwidth_choice import auto_bandwidth
+from eigenkern.plan.bandwidth_choice import auto_bandwidth, n_fitted_and_judges
 from eigenkern.plan.penalty import least_errors
 from eigenkern.problems.kernel_parameters import make_kernel
 
@@ -39,6 +40,13 @@ def waves(rng):
     """A function with a much smaller scale than the median distance."""
     X = rng.uniform(-3, 3, (300, 1))
     return X, np.sin(8 * X[:, 0])
+
+
+@pytest.fixture
+def detail():
+    """A kernel, rows, and a function of which 300 rows see little."""
+    X = np.random.default_rng(0).uniform(-3, 3, (2000, 3))
+    return Gaussian(3.0), X, np.sin(3 * X[:, :1]) * np.sin(3 * X[:, 1:2]), None
 
 
 def seed():
@@ -96,6 +104,73 @@ def test_the_best_of_the_grid_is_chosen(noise, waves, rng):
     expected = close[np.argmin(np.abs(np.log(close)))] * median
     chosen = make_kernel("gaussian", "auto", X, seed(), y[:, None])
     assert_allclose(chosen.bandwidth, expected)
+
+
+def least(squares):
+    """Return the place of the penalty with the least error."""
+    return np.argmin(np.mean(squares, axis=1))
+
+
+def nearest(factors, squares, means):
+    """Return the factor nearest to 1 that is within a standard error of the best."""
+    above = np.array(squares) - squares[np.argmin(means)]
+    noise = above.std(axis=1) / above.shape[1] ** 0.5
+    close = factors[np.array(means) - np.min(means) <= noise]
+    return close[np.argmin(np.abs(np.log(close)))]
+
+
+def many_rows(rng):
+    """Return X, y, weights; and distinct rows in the order of the choice."""
+    X, w = rng.uniform(-3, 3, (1600, 2)), rng.uniform(0.5, 2.0, 1600)
+    y = np.sin(3 * X[:, 0]) + X[:, 1] + 0.3 * rng.standard_normal(1600)
+    order = distinct_rows(X)[0]
+    return X, y, w, X[order], (y - np.average(y, weights=w))[order], w[order] / w.mean()
+
+
+def test_a_fifth_of_many_rows_is_fitted_and_others_judge(rng):
+    X, y, w, Z, T, v = many_rows(rng)
+    factors, errors, means = 2.0 ** np.arange(-2, 5), [], []
+    judges = slice(320, 960)
+    for factor in factors:
+        K, squares = Gaussian(2.0 * factor)(Z, Z[:320]), {}
+        for s in (160, 320):
+            A = [K[:s, :s] + c * np.diag(1 / v[:s]) for c in PENALTIES]
+            a = [np.linalg.solve(A_c, T[:s]) for A_c in A]
+            values = [K[judges, :s] @ a_c for a_c in a]
+            squares[s] = [v[judges] * (T[judges] - f) ** 2 for f in values]
+        best = least(squares[160])
+        before, errors_of_all = squares[160][best], squares[320]
+        little = before.mean() > 0.5 * np.mean(v[judges] * T[judges] ** 2)
+        errors.append(errors_of_all[least(errors_of_all) if little else best])
+        gain = min(errors[-1].mean() / before.mean(), 1.0)
+        means.append(errors[-1].mean() * gain**0.5)
+    expected = 2.0 * nearest(factors, errors, means)
+    assert auto_bandwidth(Gaussian(2.0), X, y[:, None], w, seed()) == expected < 2.0
+
+
+def test_a_model_on_few_centers_is_like_one_of_twice_as_many_rows(detail):
+    fitted = [n_fitted_and_judges(1600, p)[0] for p in (None, 1000, 800, 700)]
+    assert fitted == [320, 320, 320, 0]
+    assert n_fitted_and_judges(10**6, 2500) == (1000, 2000)
+    many, few = (auto_bandwidth(*detail, seed(), n_centers=p) for p in (1000, 100))
+    assert many < few
+
+
+@pytest.mark.parametrize("n_centers", [None, 1000])
+def test_copies_of_many_rows_are_weights(n_centers, rng):
+    X = rng.uniform(-3, 3, (1600, 1))
+    Y, weights = np.sin(8 * X), np.full(1600, 2.0)
+    options = {"n_centers": n_centers}
+    expected = auto_bandwidth(Gaussian(3.0), X, Y, weights, seed(), **options)
+    copied = np.tile(X, (2, 1)), np.tile(Y, (2, 1))
+    assert expected != 3.0
+    assert auto_bandwidth(Gaussian(3.0), *copied, None, seed(), **options) == expected
+
+
+def test_more_rows_see_finer_detail(detail):
+    kernel, X, Y, _ = detail
+    few = auto_bandwidth(kernel, X[:300], Y[:300], None, seed())
+    assert auto_bandwidth(*detail, seed()) < few
 
 
 @pytest.mark.parametrize("model", MODELS, ids=repr)
