@@ -482,6 +482,11 @@ class MetricProblem:
         model = self._fit_to_all(chosen)
         left_out = vars(model).pop("_left_out", None)
         importances = to_numpy(self._outer_product(model, chosen.root, "diagonal"))
+        # A column that seldom varies matters little, however steep the model is.
+        X, w = to_numpy(self._graded.X).astype(np.float64), self._graded.weights
+        importances = importances * np.average(
+            (X - np.average(X, axis=0, weights=w)) ** 2, axis=0, weights=w
+        )
         importances /= importances.sum() or 1.0
         preparation, (offset, limits) = self._preparation, self._frame
         importances = preparation.summed(importances)
@@ -1042,8 +1047,9 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     metric_ : array of shape (n_prepared, n_prepared)
         M = R R'.
     feature_importances_ : array of shape (n_features,)
-        Share of each column of X, as it was passed, in the squared gradients of the
-        model, in units of the prepared columns that come from it; the sum is 1.
+        Share of each column of X, as it was passed, in the mean squared gradients of the
+        model times the variances of the prepared columns that come from it; the sum is
+        1.
     estimator_ : estimator
         Fitted to all rows of X R, where X is prepared; predicts like the default
         estimator if it consists of several parts.
@@ -1256,8 +1262,9 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     metric_ : array of shape (n_prepared, n_prepared)
         M = R R'.
     feature_importances_ : array of shape (n_features,)
-        Share of each column of X, as it was passed, in the squared gradients of the
-        model, in units of the prepared columns that come from it; the sum is 1.
+        Share of each column of X, as it was passed, in the mean squared gradients of the
+        model times the variances of the prepared columns that come from it; the sum is
+        1.
     estimator_ : estimator
         Fitted to all rows of X R, where X is prepared; predicts like the default
         estimator if it consists of several parts.

@@ -38,6 +38,8 @@ _FEWEST = 30
 # density of 41 fits is the same; that of their worst 2 % of blocks of 50 rows is
 # 0.0015 lower with 0 and 0.0010 higher with 10.
 _LEAST_PERCENT = 5
+# Least part of the deviation of left-out values that does not come from own targets.
+_LEAST_HONEST = 1e-3
 # Smallest part of the usual v that counts, v of rows equal to training rows.
 _LEAST_UNSEEN = 1e-3
 
@@ -197,14 +199,28 @@ def measured(kernel, X, targets, weights, left_out):
     k, d = Y.shape[1], Z.shape[1]
     frame = np.zeros((4, k + 1 + d))
     frame[0, k] = np.log(max(_LEAST_UNSEEN * np.median(v), np.finfo(float).tiny))
-    z = _described(values, v, Z, frame)
+    honest = _without_own_targets(values, Y)
+    z = _described(honest, v, Z, frame)
     frame = np.stack([z.min(axis=0), z.max(axis=0), z.mean(axis=0), z.std(axis=0)])
     constant = frame[3] <= 1e-9 * np.abs(frame[:2]).max(axis=0)
+    constant[:k] |= honest.std(axis=0) <= _LEAST_HONEST * values.std(axis=0)
     frame[3] = np.where(constant, np.inf, frame[3]) * _shares(k, d)
     z = (z - frame[2]) / frame[3]
     found = _spread_of(z, residuals, variances)
     arrays = prior, noise, mean, spread, float(v.max()), frame
     return ErrorBars(kernel, centers, L, *arrays, *found)
+
+
+def _without_own_targets(values, Y):
+    """Return left-out values without the part that falls with a row's own target.
+
+    What is left of nearly constant models is the mean of the other targets, which tells
+    the own one, and so the size of its residual.
+    """
+    Y = Y - Y.mean(axis=0)
+    squares = np.sum(Y**2, axis=0)
+    slope = np.sum(Y * values, axis=0) / np.where(squares > 0, squares, 1.0)
+    return values - np.minimum(slope, 0.0) * Y
 
 
 def of_equal_rows(kernel, X, targets, weights):

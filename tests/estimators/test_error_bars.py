@@ -228,6 +228,22 @@ def test_nothing_to_learn():
     assert (model.predict(X, return_std=True)[1] > 0).all()
 
 
+@pytest.mark.filterwarnings("ignore:.*learned nothing")
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_alone_has_the_deviation_of_the_targets(seed, dtype, copies):
+    """The mean of the other targets tells a left-out one, which must not matter."""
+    rng = np.random.default_rng(seed)
+    X, y = rng.standard_normal((700, 5)).astype(dtype), rng.standard_normal(700)
+    rows = np.arange(200)
+    if copies:
+        rows = np.append(rows, rows[:50])
+    mean, std = RFMRegressor(**OPTIONS).fit(X[rows], y[rows]).predict(X[200:], True)
+    assert_allclose(std.mean(), y[rows].std(), rtol=0.15)
+    assert 0.8 < np.mean(np.abs(y[200:] - mean) < 1.645 * std) < 0.96
+
+
 def test_repeated_rows_with_other_targets():
     """A table of categories: sixteen rows, and noise between their replicates."""
     rng = np.random.RandomState(0)

@@ -129,6 +129,7 @@ def test_one_round_is_the_square_root_of_the_mean(metric, two_of_ten):
     assert_allclose(rounds["score"], scores, rtol=1e-6)
     assert_allclose(model.predict(X), second.predict(X @ R), rtol=1e-6, atol=1e-8)
     importances = average_gradient_outer_product(model, X, kind="diagonal")
+    importances *= X.var(axis=0)
     importances /= importances.sum()
     assert_allclose(model.feature_importances_, importances, rtol=1e-8)
 
