@@ -1047,9 +1047,8 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     metric_ : array of shape (n_prepared, n_prepared)
         M = R R'.
     feature_importances_ : array of shape (n_features,)
-        Share of each column of X, as it was passed, in the mean squared gradients of the
-        model times the variances of the prepared columns that come from it; the sum is
-        1.
+        Share of each column of X, as it was passed, in the sum of the squared gradients
+        of the model, each times the variance of its prepared column.
     estimator_ : estimator
         Fitted to all rows of X R, where X is prepared; predicts like the default
         estimator if it consists of several parts.
@@ -1262,9 +1261,8 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     metric_ : array of shape (n_prepared, n_prepared)
         M = R R'.
     feature_importances_ : array of shape (n_features,)
-        Share of each column of X, as it was passed, in the mean squared gradients of the
-        model times the variances of the prepared columns that come from it; the sum is
-        1.
+        Share of each column of X, as it was passed, in the sum of the squared gradients
+        of the model, each times the variance of its prepared column.
     estimator_ : estimator
         Fitted to all rows of X R, where X is prepared; predicts like the default
         estimator if it consists of several parts.
