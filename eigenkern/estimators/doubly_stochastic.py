@@ -79,7 +79,7 @@ class _DoublyStochastic(Streaming, Model):
         check_kernel_parameters(self)
         check_spectral_law(self.kernel)
         check_choice("algorithm", self.algorithm, ("dsg", "udsg", "cdsg"))
-        check_one_of("loss", self.loss, self._losses)
+        check_one_of("loss", self.loss, self._losses, {"quantile": "pinball"})
         check_number("alpha", self.alpha, 0, or_auto=True)
         check_number("n_new", self.n_new, 1, integer=True)
         for name, low in {"block_size": 1, "batch_size": 2, "n_old": 0}.items():
@@ -614,6 +614,11 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         if self.loss == "huber" and self.epsilon == 0:
             raise ValueError("epsilon must be positive with loss='huber'; got 0")
         check_quantiles(self.quantile)
+        if self.loss != "pinball" and np.ndim(self.quantile):
+            raise ValueError(
+                "loss must be 'pinball' with several quantiles; got "
+                f"loss={self.loss!r} and quantile={self.quantile!r}"
+            )
 
     @property
     def _quantile(self):

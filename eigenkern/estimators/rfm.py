@@ -230,6 +230,7 @@ class MetricProblem:
             best = None
         elif rest and self._compares:
             errors = {}
+            self._model._say("comparing ways to scale the columns")
             for scaling in self.plan.scalings:
                 scale, _ = self._scaling_of(scaling)
                 rows = replace(self._compared, X=scale(self._compared.X))

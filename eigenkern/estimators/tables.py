@@ -149,7 +149,8 @@ def _warn_of_levels(columns, n_levels, n_rows):
             warn_user(
                 f"column {columns.name_of(j)} of X is a category with {n} levels in "
                 f"{n_rows} rows, too many to learn from: drop it, or derive columns "
-                "from it (of dates, with pandas.to_datetime)",
+                "from it (of dates, with pandas.to_datetime; of numbers as text, with "
+                "pandas.to_numeric)",
                 UserWarning,
             )
 
@@ -163,6 +164,7 @@ def _wrong_categories(given):
     return (
         "categorical_features must be 'from_dtype', None, or names or indices of "
         f"columns, or a boolean mask of them; got {given!r}"
+        f"{f': write [{given!r}]' if isinstance(given, str) else ''}"
     )
 
 

@@ -4,6 +4,7 @@ import inspect
 import sys
 import warnings
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import wraps
 from numbers import Real
 from typing import TYPE_CHECKING
@@ -61,6 +62,10 @@ class Conveniences:
                     ": data that come in pieces need EigenPro*(n_centers=500), "
                     "LinearEigenPro* or DSG*"
                 )
+            elif name in _CENTERS and "centers_" in vars(self):
+                said += ": every row of centers_ counts, with dual_coef_"
+            elif name.endswith("_") and hasattr(vars(self).get("estimator_"), name):
+                said += f": it is estimator_.{name}"
             raise AttributeError(said, name=name, obj=self)
 
     def set_params(self, **params):
@@ -78,6 +83,13 @@ class Conveniences:
         """
         known = self.get_params(deep=False)
         _answer_users_of_svc(type(self), known, params, ValueError)
+        inner = [name for name in params if name.startswith("estimator__")]
+        if inner and params.get("estimator", known.get("estimator", self)) is None:
+            given = f"{type(self).__name__}({type(self)._default.__name__}())"
+            raise ValueError(
+                f"estimator must be given to set {inner[0]}: {given}; None chooses its "
+                "parameters"
+            )
         names = [name for name in params if name.startswith("kernel__")]
         kernel = params.get("kernel", getattr(self, "kernel", None))
         # A user's own kernel function may set its parameters itself.
@@ -156,11 +168,23 @@ def _with_answers(method):
                 hint = ": RFMRegressor and NystromRegressor have it"
             elif "return_std" in parameters and hasattr(type(self), "predict_proba"):
                 hint = ": predict_proba has the probabilities"
+            elif "return_cov" in parameters and hasattr(type(self), "predict"):
+                hint = ": return_std=True of RFMRegressor and NystromRegressor is near"
+            else:
+                hint = _similar(parameters, signature.parameters)
             raise TypeError(f"{name}() {error}{hint}") from None
         return method(self, *args, **parameters)
 
     answering._answers = True
     return answering
+
+
+def _similar(parameters, known):
+    """Return the name that an unknown one may mean, as part of a message."""
+    for name in parameters.keys() - known.keys():
+        for other in get_close_matches(name, known, 1, 0.8):
+            return f": did you mean {other!r}?"
+    return ""
 
 
 def _predicts(cls):
@@ -171,19 +195,33 @@ def _predicts(cls):
 def _answer_users_of_svc(cls, known, parameters, error):
     """Raise an error that says what to pass in place of scikit-learn's parameters."""
     answers = []
-    for name in _ANSWERS.keys() & parameters.keys() - set(known):
-        said = _ANSWERS[name](cls, known, parameters)
+    for name in parameters.keys() - set(known):
+        said = ""
+        if name in _ANSWERS:
+            said = _ANSWERS[name](cls, known, parameters)
+        elif name in _SYNONYMS and _SYNONYMS[name] in known:
+            said = f"it is {_SYNONYMS[name]}"
+        elif "estimator" in known and name in _parameters_of(cls._default):
+            inner = f"{cls._default.__name__}({name}={parameters[name]!r})"
+            said = f"it is that of its estimator, {cls.__name__}({inner})"
         if said:
             answers.append(f"{cls.__name__} has no parameter {name!r}: {said}")
     if answers:
         raise error("; ".join(sorted(answers)))
 
 
+def _parameters_of(cls):
+    return inspect.signature(cls).parameters
+
+
 def _kernel_of(cls, known, _):
     """Return where the kernel is."""
     if "estimator" in known:
-        kind = cls.__name__.removeprefix("RFM")
-        return f"the kernel is that of its estimator, EigenPro{kind}('gaussian')"
+        inner = f"{cls._default.__name__}('gaussian')"
+        return (
+            f"the kernel is that of its estimator, {cls.__name__}({inner}), and "
+            "estimator__kernel searches it"
+        )
     return "it is linear; EigenPro*, Nystrom* and DSG* have kernels"
 
 
@@ -241,6 +279,22 @@ def _if_it_has(method, answer):
     return lambda cls, *_: answer * hasattr(cls, method)
 
 
+# Attributes of SVC and KernelRidge that `centers_` replaces.
+_CENTERS = ("support_vectors_", "support_", "n_support_", "X_fit_")
+# Parameters with the same meaning as those of other packages.
+_SYNONYMS = {
+    "epochs": "max_iter",
+    "n_epochs": "max_iter",
+    "n_iter": "max_iter",
+    "seed": "random_state",
+    "sigma": "bandwidth",
+    "length_scale": "bandwidth",
+    "learning_rate": "step_size",
+    "eta0": "step_size",
+    "lambda_": "alpha",
+    "reg_lambda": "alpha",
+    "nu": "contamination",
+}
 # What to pass instead of a parameter of scikit-learn's models; "" if nothing is known.
 _ANSWERS = {
     "C": _alpha_of,
@@ -254,10 +308,17 @@ _ANSWERS = {
     "gamma": _gamma_of,
     "kernel": _kernel_of,
     "n_components": lambda _, known, __: "it has n_centers" * ("n_centers" in known),
+    "break_ties": _if_it_has("decision_function", "predict breaks ties"),
+    "fit_intercept": lambda *_: "every model has an intercept",
+    "kernel_params": lambda _, known, __: (
+        "a kernel object has them, such as Matern(nu=1.5) of eigenkern.kernels"
+        * ("kernel" in known)
+    ),
     "n_jobs": lambda *_: "all cores are used; OMP_NUM_THREADS limits them",
     "probability": _if_it_has("predict_proba", "predict_proba needs none"),
     "quantile": _regressor_of,
     "quantiles": _regressor_of,
+    "shrinking": lambda *_: "nothing is shrunk",
 }
 
 

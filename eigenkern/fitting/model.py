@@ -213,7 +213,8 @@ class Model(Conveniences, CallbackSupportMixin, BaseEstimator):
                 f"y_val={'None' if y_val is None else 'an array'}"
             )
         rng, groups = self._make_rng(), self._stratify(y)
-        return Data(X, Y, y, weights, rng, groups, validation, precomputed)
+        found = X, Y, y, weights, rng, groups, validation, precomputed
+        return Data(*found, of_class=of_class)
 
     def _validate_given(self, X, y, sample_weight, n_outputs, of_class):
         """Return X, targets, labels and weights of validated rows to select on."""

@@ -365,7 +365,8 @@ class Streaming:
                 f"{type(self).__name__} gets unshuffled data: {n_differing} pieces in "
                 f"a row differ from the rows before them, the last one in {what}; it "
                 "learns less from such pieces: shuffle the rows, or pass pieces so "
-                "large that each has rows of all kinds"
+                "large that each has rows of all kinds; a scaler must not learn "
+                "between the pieces"
             )
 
     def _memory_with(self, piece):

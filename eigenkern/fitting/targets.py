@@ -13,7 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from ..arrays.array import ArrayLike, device_of, is_numpy, namespace, to_numpy
 from ..losses import LogLoss
 from ..plan.parameters import has_log_loss
-from .calibration import Calibration, calibrate
+from .calibration import OFFSET_PENALTY_OF_WEIGHTED, Calibration, calibrate
 from .rules import EpochRule
 from .validation import check_labels, check_number, on_host, on_its_device
 
@@ -134,7 +134,7 @@ class ClassificationTargets(ClassifierMixin):
                 "y_val": "classes of y",
                 "y": f"classes that were given or came first, {self.classes_.tolist()}",
             }
-            advice = "; pass all of them as classes" * (name == "y")
+            advice = "; pass all of them as classes to a new model" * (name == "y")
             raise ValueError(
                 f"{name} must hold only {known[name]}; got {unknown.tolist()[0]!r}"
                 f"{advice}"
@@ -200,16 +200,18 @@ class ClassificationTargets(ClassifierMixin):
             return {}
         if len(self.classes_) == 1:
             return {"calibration_": Calibration(1.0, 1.0, (0.0,))}
-        weights, codes = found.weights, _codes_of(found.targets)
+        weights, codes, options = found.weights, _codes_of(found.targets), {}
         of_class = self._weights_of_classes(data.labels)
         if of_class is not None:
             weights = weights / np.where(of_class > 0, of_class, np.inf)[codes]
+            options["offset_penalty"] = OFFSET_PENALTY_OF_WEIGHTED
         found = calibrate(
             self._as_indicators(found.values),
             codes,
             weights,
             found.n_observations,
             keeps_decision=of_class is None,
+            **options,
         )
         return {"calibration_": found}
 

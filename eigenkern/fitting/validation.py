@@ -89,11 +89,16 @@ def check_unless_auto(name, value, low, **options):
         check_number(name, value, low, **options)
 
 
-def check_one_of(name, value, choices):
-    """Raise a ValueError unless `value` is one of several texts, or None if that is."""
+def check_one_of(name, value, choices, others=None):
+    """Raise a ValueError unless `value` is one of several texts, or None if that is.
+
+    `others` has the choices that values of other packages mean.
+    """
     if not isinstance(value, str | None) or value not in choices:
         names = ", ".join(repr(choice) for choice in choices)
-        raise ValueError(f"{name} must be one of {names}; got {value!r}")
+        meant = (others or {}).get(value) if isinstance(value, str) else None
+        advice = f": write {meant!r}" * (meant is not None)
+        raise ValueError(f"{name} must be one of {names}; got {value!r}{advice}")
 
 
 def check_choice(name, value, choices):
@@ -434,7 +439,7 @@ class Interrupted(KeyboardInterrupt):
     """An interrupt of a fit whose model so far was published."""
 
     def __init__(self, estimator):
-        super().__init__()
+        super().__init__(f"{type(estimator).__name__} holds the best model so far")
         self.estimator = estimator
 
 

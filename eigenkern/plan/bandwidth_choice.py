@@ -26,6 +26,10 @@ _MOST_LEFT_OUT, _LEAST_ROWS = 300, 20
 # Of more than 1500 distinct rows a fifth is fitted, at most 1500, and others judge.
 # The choice is compared with the best of a grid by benchmarks/bandwidth.py --grid.
 _PART_FITTED, _MOST_FITTED, _MOST_ROWS = 5, 1500, 3000
+# A class is rare if fewer rows than this would be fitted, and if it has less than this
+# part of the rows of a usual class. Then half of the rows that are left out one by one
+# are those of all classes alike.
+_FEW_OF_CLASS, _PART_OF_CLASS, _LEFT_OUT_OF_CLASSES = 50, 0.25, 600
 # If the error fell by a factor from half of the fitted rows to all, it is expected to
 # fall by this power of it to all rows of the data. With 1.5 laplacian errors on those
 # sets are 1.080 times the best (benchmarks/bandwidth.py --grid).
@@ -35,7 +39,15 @@ _ROWS_OF_CENTER = 2
 
 
 def auto_bandwidth(
-    kernel, X, targets, weights, rng, alpha=None, dtype=None, n_centers=None
+    kernel,
+    X,
+    targets,
+    weights,
+    rng,
+    alpha=None,
+    dtype=None,
+    n_centers=None,
+    labels=False,
 ):
     """Return the bandwidth with the least error on rows that are left out.
 
@@ -49,13 +61,21 @@ def auto_bandwidth(
     bandwidths whose error exceeds the smallest by no more than a standard error of the
     difference, the one nearest to `kernel.bandwidth` is chosen. Equal rows are left out
     together, as one row with the mean of their targets: otherwise a copy would reveal
-    the target to a narrow kernel.
+    the target to a narrow kernel. With `labels`, of which one is rare, 600 rows are
+    left out one by one, half of them of all classes alike.
 
     The targets, (n, l), are on the host, the weights positive or None. The bandwidth is
     that of the kernel if there are fewer than 20 distinct rows or no error is finite.
     """
-    n = X.shape[0]
-    most = _MOST_ROWS if any(n_fitted_and_judges(n, n_centers)) else _MOST_LEFT_OUT
+    n, found = X.shape[0], None
+    s, _ = n_fitted_and_judges(n, n_centers)
+    most = _MOST_ROWS if s else _MOST_LEFT_OUT
+    if labels:
+        found = _sample_of_rare_classes(targets, s, rng)
+    if found is not None:
+        rows, more = found
+        weights = more if weights is None else more * weights[rows]
+        X, targets, most = rows_at(X, rows), targets[rows], n
     X, Y, w = _subsample(X, targets, weights, rng, most)
     if len(w) < _LEAST_ROWS:
         return kernel.bandwidth
@@ -63,11 +83,12 @@ def auto_bandwidth(
     kernels = [replace(kernel, bandwidth=float(s)) for s in bandwidths]
     single = (X.dtype if dtype is None else dtype).itemsize < 8
     X, gains = X.astype(np.float64), np.ones(len(kernels))
-    n_distinct = n * len(w) // min(n, most)
-    s, judges = n_fitted_and_judges(n_distinct, n_centers)
-    some = slice(0, s + judges or _MOST_LEFT_OUT)
-    X, Y, w = X[some], Y[some], w[some] / w[some].mean()
-    if s:
+    if found is None:
+        n_distinct = n * len(w) // min(n, most)
+        s, judges = n_fitted_and_judges(n_distinct, n_centers)
+        some = slice(0, s + judges or _MOST_LEFT_OUT)
+        X, Y, w = X[some], Y[some], w[some] / w[some].mean()
+    if s and found is None:
         errors, gains = _errors_of_others(kernels, X, Y, w, s, alpha, single)
     else:
         errors = np.stack([_errors(k, X, Y, w, alpha, single) for k in kernels])
@@ -118,6 +139,34 @@ def _subsample(X, targets, weights, rng, most):
     Y = Y - mean_of_targets(Y, w)
     Y /= np.abs(Y).max() or 1.0
     return to_numpy(X)[first], Y, w / w.mean()
+
+
+def classes_of(targets):
+    """Return the classes of a classifier's targets: one column each, or one for two."""
+    if targets.shape[1] > 1:
+        return targets.argmax(axis=1)
+    middle = 0.5 * (targets.min() + targets.max())
+    return (targets[:, 0] > middle).astype(int)
+
+
+def _sample_of_rare_classes(targets, s, rng):
+    """Return rows of which rare classes have more, and weights that make up for it.
+
+    They are in random order. None if no class is rare where s rows are fitted.
+    """
+    n, m = len(targets), _LEFT_OUT_OF_CLASSES
+    _, codes, counts = np.unique(classes_of(targets), False, True, True)
+    few = min(_FEW_OF_CLASS * n / (s or m), _PART_OF_CLASS * n / len(counts))
+    if n <= m or counts.min() >= few:
+        return None
+    least = np.minimum(counts, m // (2 * len(counts)))
+    others = (m - least.sum()) * (counts - least) / (n - least.sum())
+    drawn = np.maximum(least + others.astype(int), 1)
+    order = rng.permutation(n)
+    order = order[np.argsort(codes[order], kind="stable")]
+    place = np.arange(n) - np.repeat(np.cumsum(counts) - counts, counts)
+    rows = rng.permutation(order[place < np.repeat(drawn, counts)])
+    return rows, (counts / drawn)[codes[rows]]
 
 
 def _errors(kernel, X, Y, w, alpha, single):

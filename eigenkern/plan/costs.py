@@ -36,8 +36,8 @@ _HASH_SECONDS, _HASH_BYTE_RATE = 0.5e-6, 0.65e9
 _FIT_SECONDS = 0.01
 # Multiply-adds of a Cholesky factor over n^3.
 FACTOR_CUBES = 0.25
-# Penalties that the choice of the bandwidth tries with each: 4 to 9 (california_housing,
-# ijcnn1, covtype, kin8nm).
+# Penalties that the choice of the bandwidth tries with each: 4 to 9 on
+# california_housing, ijcnn1, covtype and kin8nm.
 _PENALTIES_TRIED = 8
 # Bytes that a fit adds to a process in addition to its arrays: code pages of NumPy,
 # SciPy and BLAS, and the panels that each BLAS thread packs. They are medians of six

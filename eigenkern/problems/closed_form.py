@@ -72,7 +72,11 @@ def ridge_of_rows(problem, merged, n_sample, dtype, K=None):
     below their rounding. `K` is the kernel matrix, if it is at hand.
     """
     xp, data, rows = problem.xp, merged.data, merged.rows
-    sample, kernel = rows[:n_sample], problem.kernel
+    kernel = problem.kernel
+    # Costs of classes say nothing about noise: a few costly rows would decide alone.
+    Y, w = merged.without_class_weights()
+    Y, w = Y - mean_of_targets(Y, w), w / w.mean()
+    sample = rows[:n_sample]
 
     def matrix(m=n_sample, dtype=xp.float64):
         X = problem.to_compute(take(data.X, sample[:m]))
@@ -84,8 +88,6 @@ def ridge_of_rows(problem, merged, n_sample, dtype, K=None):
     elif K is None:
         K = matrix(dtype=dtype)
     in_double = None if kernel is None or data.indefinite else matrix
-    Y, w = data.targets[rows], data.weights_of(rows)
-    Y, w = Y - mean_of_targets(Y, w), w / w.mean()
     like, n = {"dtype": dtype, "device": problem.device}, len(sample)
     Y, w = (xp.asarray(values[:n], **like) for values in (Y, w))
     options = {"replicates": merged.replicates, "labels": data.groups is not None}

@@ -167,6 +167,17 @@ class Merged(NamedTuple):
         order = order[np.searchsorted(self.rows, rows, sorter=order)]
         return Replicates(*(values[order] for values in self.replicates))
 
+    def without_class_weights(self):
+        """Return the targets (k, l) and the weights (k,) of equally costly classes."""
+        if self.source.of_class is None:
+            return self.data.targets[self.rows], self.data.weights_of(self.rows)
+        given = (
+            self.source.targets[self.members],
+            self.source.own_weights_of(self.members),
+        )
+        first = np.unique(self.which, return_index=True)[1]
+        return merged(first, self.which, *given)
+
     def with_last(self, rows):
         """Return the sets with those last that have only some of these rows."""
         others = ~np.isin(self.members, rows)
@@ -273,6 +284,8 @@ class Data:
         Whether all rows with weight are equal.
     own : array or None
         The rows of X without validation rows, if those are its last ones.
+    of_class : ndarray of shape (n_classes,) or None
+        `class_weight` of each class, where the weights contain it.
     """
 
     X: Any
@@ -286,6 +299,7 @@ class Data:
     indefinite: bool = False
     constant: bool = False
     own: Any = None
+    of_class: np.ndarray | None = None
 
     @cached_property
     def ranks(self):
@@ -393,6 +407,15 @@ class Data:
     def weights_of(self, rows):
         """Return the weights of some rows."""
         return np.ones(len(rows)) if self.weights is None else self.weights[rows]
+
+    def own_weights_of(self, rows):
+        """Return the weights of some rows without those of their classes."""
+        weights = self.weights_of(rows)
+        if self.of_class is None:
+            return weights
+        return (
+            weights / np.where(self.of_class > 0, self.of_class, 1.0)[self.labels[rows]]
+        )
 
     def merged(self, rows, *, fewest=0):
         """Return the rows in random order, equal ones as one, a `Merged`.

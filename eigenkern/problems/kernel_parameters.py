@@ -1,6 +1,7 @@
 """What the parameters `kernel` and `bandwidth` of an estimator mean."""
 
 from dataclasses import replace
+from difflib import get_close_matches
 from numbers import Real
 
 import numpy as np
@@ -21,7 +22,7 @@ from ..kernels import (
     median_distance,
     scale_gamma,
 )
-from ..plan.bandwidth_choice import auto_bandwidth
+from ..plan.bandwidth_choice import auto_bandwidth, classes_of
 from ..rows.lazy_rows import is_lazy, rows_at
 
 _BY_NAME = {
@@ -37,6 +38,17 @@ _BY_NAME = {
 }
 
 
+# What to write for kernels of other names, and for scikit-learn's.
+_KERNELS_ELSEWHERE = {
+    "poly": "'polynomial', or Polynomial(degree=3, coef0=1.0)",
+    "cosine": "'linear' for rows from Normalizer()",
+    "matern": "'matern32' or Matern(nu=1.5)",
+} | {
+    name: f"kernel={name}_kernel, the function of sklearn.metrics.pairwise"
+    for name in ("sigmoid", "chi2", "additive_chi2")
+}
+
+
 def check_kernel(kernel, *, precomputed=True):
     """Raise a ValueError unless `kernel` is a name, a kernel object or a callable."""
     names = (*_BY_NAME, "precomputed") if precomputed else tuple(_BY_NAME)
@@ -46,8 +58,12 @@ def check_kernel(kernel, *, precomputed=True):
         callable(kernel) and not isinstance(kernel, type)
     ):
         return
-    is_poly = isinstance(kernel, str) and kernel == "poly"
-    advice = ": 'polynomial', or Polynomial(degree=3, coef0=1.0)" * is_poly
+    advice = ""
+    if isinstance(kernel, str):
+        name = kernel.lower()
+        similar = get_close_matches(name, names, 1, 0.6)
+        said = _KERNELS_ELSEWHERE.get(name) or (repr(similar[0]) if similar else "")
+        advice = f": write {said}" if said else ""
     raise ValueError(
         f"kernel must be one of {', '.join(repr(name) for name in names)}, a kernel "
         "object such as eigenkern.kernels.Gaussian(bandwidth=5.0), or a callable "
@@ -185,9 +201,11 @@ def make_kernel(
             median = _median_distance(X, rng, made.metric, bandwidth)
             made = replace(made, bandwidth=median)
         if bandwidth == "auto":
-            chosen = auto_bandwidth(
-                made, X, targets, weights, rng, alpha, dtype, n_centers
-            )
+            labels = data is not None and data.groups is not None
+            if labels and data.of_class is not None:  # as for the penalty
+                weights = weights / data.of_class[classes_of(targets)]
+            given = targets, weights, rng, alpha, dtype, n_centers, labels
+            chosen = auto_bandwidth(made, X, *given)
             made = replace(made, bandwidth=chosen)
     if isinstance(made, Polynomial):
         _check_powers(made, X)

@@ -335,6 +335,7 @@ def test_balanced_classes(rng):
     X = rng.standard_normal((200, 2))
     y = (X[:, 0] + rng.standard_normal(200) > 1.8).astype(int)  # one of ten
     options = {"bandwidth": 5.0, "n_components": 0, "max_iter": 3, "random_state": 0}
+    options["alpha"] = 0.01  # costs of classes do not choose it
     plain = EigenProClassifier(**options).fit(X, y)
     balanced = EigenProClassifier(class_weight="balanced", **options).fit(X, y)
     assert balanced.predict(X).sum() > 1.5 * plain.predict(X).sum()
@@ -349,8 +350,9 @@ def test_balanced_classes(rng):
 def test_class_weights_multiply_sample_weights(three_classes, rng):
     X, codes = three_classes
     y, w = np.array(["a", "b", "c"])[codes], rng.uniform(0.5, 2, size=180)
-    model = EigenProClassifier(random_state=0, class_weight={"b": 4.0})
-    weighted = EigenProClassifier(random_state=0)
+    options = {"alpha": 1e-3, "bandwidth": "median", "random_state": 0}
+    model = EigenProClassifier(class_weight={"b": 4.0}, **options)
+    weighted = EigenProClassifier(**options)
     expected = weighted.fit(X, y, sample_weight=np.where(y == "b", 4 * w, w))
     assert_allclose(
         model.fit(X, y, sample_weight=w).decision_function(X),

@@ -5,6 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.spatial.distance import cdist
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import average_precision_score
 
 from eigenkern import (
     DSGRegressor,
@@ -19,7 +20,11 @@ from eigenkern import (
 )
 from eigenkern.centers import distinct_rows
 from eigenkern.kernels import Gaussian
-from eigenkern.plan.bandwidth_choice import auto_bandwidth, n_fitted_and_judges
+from eigenkern.plan.bandwidth_choice import (
+    _sample_of_rare_classes,
+    auto_bandwidth,
+    n_fitted_and_judges,
+)
 from eigenkern.plan.penalty import least_errors
 from eigenkern.problems.kernel_parameters import make_kernel
 
@@ -336,3 +341,36 @@ def test_epochs_in_single_precision_get_no_long_bandwidth(kernel, rng):
     solved = EigenProRegressor(kernel, random_state=0)
     bandwidths = [solved.fit(A, y).bandwidth_ for A in (X, X.astype("float32"))]
     assert bandwidths[0] == pytest.approx(bandwidths[1], rel=1e-5)
+
+
+def test_rare_classes_are_seen(rng):
+    """Of 5000 rows 50 are of the class 1; their weights make up for a larger share."""
+    targets = np.where(np.arange(5000) % 100 == 0, 1.0, -1.0)[:, None]
+    rows, more = _sample_of_rare_classes(targets, 1000, seed())
+    assert len(rows) == len(np.unique(rows)) == 600
+    rare = targets[rows, 0] > 0
+    assert rare.sum() == 50
+    assert_allclose([more[rare].sum(), more[~rare].sum()], [50, 4950])
+    # Neither few rows, nor classes that are all small, nor large ones.
+    assert _sample_of_rare_classes(targets[:600], 300, seed()) is None
+    assert (
+        _sample_of_rare_classes(np.eye(500)[np.arange(5000) % 500], 1000, seed())
+        is None
+    )
+    assert _sample_of_rare_classes(np.eye(2)[np.arange(5000) % 2], 1000, seed()) is None
+
+
+@pytest.mark.parametrize("class_weight", [None, "balanced", {0: 1.0, 1: 30.0}])
+@pytest.mark.parametrize("kernel", ["gaussian", "laplacian"])
+def test_rare_classes_are_found(kernel, class_weight):
+    """Weights of classes move the decision; they say nothing of the noise."""
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((7000, 4))
+    y = (np.linalg.norm(X - [1.0, 1.0, 0.0, 0.0], axis=1) < 0.6).astype(int)
+    assert 0.005 < y.mean() < 0.015
+    model = EigenProClassifier(kernel, class_weight=class_weight, random_state=0)
+    model.fit(X[:3000], y[:3000])
+    score = average_precision_score(y[3000:], model.decision_function(X[3000:]))
+    assert score > 0.75
+    P = model.predict_proba(X[3000:])[:, 1]
+    assert P.mean() == pytest.approx(y[3000:].mean(), rel=0.7)
