@@ -614,11 +614,6 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         if self.loss == "huber" and self.epsilon == 0:
             raise ValueError("epsilon must be positive with loss='huber'; got 0")
         check_quantiles(self.quantile)
-        if self.loss != "pinball" and np.ndim(self.quantile):
-            raise ValueError(
-                "loss must be 'pinball' with several quantiles; got "
-                f"loss={self.loss!r} and quantile={self.quantile!r}"
-            )
 
     @property
     def _quantile(self):

@@ -72,8 +72,9 @@ class PartSolver(Saved):
 
 
 def _plan_of_part(shape, m):
-    """Return the plan of one part of m rows."""
-    return plan_on_rows(replace(shape, X=shape.X[:m, :], n_train=m))
+    """Return the plan of one part of m rows, whose bandwidth is that of all."""
+    part = clone(shape.estimator).set_params(bandwidth=1.0)
+    return plan_on_rows(replace(shape, estimator=part, X=shape.X[:m, :], n_train=m))
 
 
 def _part(model, data):

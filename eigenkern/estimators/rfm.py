@@ -483,11 +483,12 @@ class MetricProblem:
         model = self._fit_to_all(chosen)
         left_out = vars(model).pop("_left_out", None)
         importances = to_numpy(self._outer_product(model, chosen.root, "diagonal"))
-        # A column that seldom varies matters little, however steep the model is.
-        X, w = to_numpy(self._graded.X).astype(np.float64), self._graded.weights
-        importances = importances * np.average(
-            (X - np.average(X, axis=0, weights=w)) ** 2, axis=0, weights=w
-        )
+        # A level or gap that is rare matters little, however steep the model is there.
+        k, w = self._preparation.n_numbers, self._graded.weights
+        marks = to_numpy(self._graded.X)[:, k:].astype(np.float64)
+        if marks.size:
+            mean = np.average(marks, axis=0, weights=w)
+            importances[k:] *= np.average((marks - mean) ** 2, axis=0, weights=w)
         importances /= importances.sum() or 1.0
         preparation, (offset, limits) = self._preparation, self._frame
         importances = preparation.summed(importances)
@@ -851,7 +852,7 @@ class _RecursiveFeatureMachine(
         def plan_of_fit(kernel, m):
             inner = clone(self._inner())
             if kernel is not None:
-                inner.set_params(kernel=kernel[0])
+                inner.set_params(kernel=kernel[0], bandwidth=1.0)
             inner._check_parameters()
             return plan_of(inner, shape.X[:m, :], shape.n_outputs)
 
@@ -1048,8 +1049,9 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     metric_ : array of shape (n_prepared, n_prepared)
         M = R R'.
     feature_importances_ : array of shape (n_features,)
-        Share of each column of X, as it was passed, in the sum of the squared gradients
-        of the model, each times the variance of its prepared column.
+        Share of each column of X, as it was passed, in the squared gradients of the
+        model, in units of the prepared columns that come from it; those of levels and
+        gaps times their variances. The sum is 1.
     estimator_ : estimator
         Fitted to all rows of X R, where X is prepared; predicts like the default
         estimator if it consists of several parts.
@@ -1262,8 +1264,9 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     metric_ : array of shape (n_prepared, n_prepared)
         M = R R'.
     feature_importances_ : array of shape (n_features,)
-        Share of each column of X, as it was passed, in the sum of the squared gradients
-        of the model, each times the variance of its prepared column.
+        Share of each column of X, as it was passed, in the squared gradients of the
+        model, in units of the prepared columns that come from it; those of levels and
+        gaps times their variances. The sum is 1.
     estimator_ : estimator
         Fitted to all rows of X R, where X is prepared; predicts like the default
         estimator if it consists of several parts.

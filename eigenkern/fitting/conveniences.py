@@ -219,8 +219,8 @@ def _kernel_of(cls, known, _):
     if "estimator" in known:
         inner = f"{cls._default.__name__}('gaussian')"
         return (
-            f"the kernel is that of its estimator, {cls.__name__}({inner}), and "
-            "estimator__kernel searches it"
+            f"the kernel is that of its estimator, {inner}, and with that estimator "
+            "there is the parameter estimator__kernel"
         )
     return "it is linear; EigenPro*, Nystrom* and DSG* have kernels"
 

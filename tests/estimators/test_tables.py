@@ -532,13 +532,3 @@ def test_a_rare_level_is_not_important(rng):
     shares = RFMRegressor(random_state=0).fit(frame, y).feature_importances_
     parts = np.var(frame["number"]), 9.0 * np.var(frame["level"] == "rare")
     assert shares[1] == pytest.approx(parts[1] / sum(parts), abs=0.08)
-
-
-@pytest.mark.parametrize("unit", [1e-3, 1e3])
-def test_importances_have_no_unit(unit, rng):
-    X = rng.standard_normal((300, 3))
-    y = np.sin(X[:, 0]) + 0.5 * X[:, 1]
-    expected = RFMRegressor(scaling=None, random_state=0).fit(X, y)
-    model = RFMRegressor(scaling=None, random_state=0).fit(unit * X, y)
-    found = model.feature_importances_
-    assert_allclose(found, expected.feature_importances_, atol=0.02)
