@@ -36,7 +36,7 @@ from ..methods.state import State
 from ..methods.step_search import RowSteps
 from ..operators.cached import cached, check_free
 from ..operators.tiled import TiledKernel
-from ..plan.of_epochs import plan_on_centers, plan_on_rows
+from ..plan.of_epochs import RESOLVED, plan_on_centers, plan_on_rows
 from ..plan.parameters import (
     calibrates,
     chooses_penalty,
@@ -64,10 +64,6 @@ from ..problems.problem import weighted_mean_square
 # (200 to 7000 rows, alpha=0); a penalty five times as large costs up to
 # 0.8 % on clean targets.
 EPOCH_PENALTY = 0.02
-# How far the penalty of a direct solution on centers is above the rounding of the
-# kernel's values: with 1, 3 and 10 times that the errors of three bandwidths were up to
-# 1.50, 1.05 and 1.006 times those of rows in double precision (2000 x 6, 200 centers).
-_RESOLVED = 10
 
 
 def check_tuning(estimator):
@@ -399,7 +395,7 @@ class OnCenters(Basis):
             n_centers=None,
             centers=problem.centers,
         )
-        squares.iterates(alpha / _RESOLVED)
+        squares.iterates(alpha / RESOLVED)
         equations = squares.training
         factor = equations.factor(alpha)
         if factor is None:

@@ -181,7 +181,7 @@ def _with_answers(method):
 
 def _similar(parameters, known):
     """Return the name that an unknown one may mean, as part of a message."""
-    for name in parameters.keys() - known.keys():
+    for name in sorted(parameters.keys() - known.keys()):
         for other in get_close_matches(name, known, 1, 0.8):
             return f": did you mean {other!r}?"
     return ""

@@ -213,6 +213,8 @@ class Model(Conveniences, CallbackSupportMixin, BaseEstimator):
                 f"y_val={'None' if y_val is None else 'an array'}"
             )
         rng, groups = self._make_rng(), self._stratify(y)
+        if of_class is not None:  # rows of a class that costs nothing have no weight
+            of_class = np.where(of_class > 0, of_class, 1.0)
         found = X, Y, y, weights, rng, groups, validation, precomputed
         return Data(*found, of_class=of_class)
 

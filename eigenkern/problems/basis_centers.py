@@ -546,7 +546,7 @@ class GeneralProblem(Problem):
 
     def in_double(self):
         """Return the problem in double precision."""
-        if self.dtype == self.xp.float64:
+        if self.dtype == self.xp.float64 or is_lazy(self._X):
             return self
         return GeneralProblem(
             self._data.in_double(),

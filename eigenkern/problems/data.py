@@ -169,13 +169,11 @@ class Merged(NamedTuple):
 
     def without_class_weights(self):
         """Return the targets (k, l) and the weights (k,) of equally costly classes."""
-        if self.source.of_class is None:
+        source, members = self.source, self.members
+        if source.of_class is None:
             return self.data.targets[self.rows], self.data.weights_of(self.rows)
-        given = (
-            self.source.targets[self.members],
-            self.source.own_weights_of(self.members),
-        )
         first = np.unique(self.which, return_index=True)[1]
+        given = source.targets[members], source.own_weights_of(members)
         return merged(first, self.which, *given)
 
     def with_last(self, rows):
@@ -285,7 +283,7 @@ class Data:
     own : array or None
         The rows of X without validation rows, if those are its last ones.
     of_class : ndarray of shape (n_classes,) or None
-        `class_weight` of each class, where the weights contain it.
+        `class_weight` of each class, where the weights contain it; 1 in place of 0.
     """
 
     X: Any
@@ -413,9 +411,7 @@ class Data:
         weights = self.weights_of(rows)
         if self.of_class is None:
             return weights
-        return (
-            weights / np.where(self.of_class > 0, self.of_class, 1.0)[self.labels[rows]]
-        )
+        return weights / self.of_class[self.labels[rows]]
 
     def merged(self, rows, *, fewest=0):
         """Return the rows in random order, equal ones as one, a `Merged`.

@@ -1,13 +1,17 @@
 """bandwidth="auto": errors of rows left out, and what they choose."""
 
+import warnings
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy.spatial.distance import cdist
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import average_precision_score
 
 from eigenkern import (
+    DSGClassifier,
     DSGRegressor,
     EigenProClassifier,
     EigenProRegressor,
@@ -374,3 +378,31 @@ def test_rare_classes_are_found(kernel, class_weight):
     assert score > 0.75
     P = model.predict_proba(X[3000:])[:, 1]
     assert P.mean() == pytest.approx(y[3000:].mean(), rel=0.7)
+
+
+@pytest.mark.filterwarnings("ignore:.*column . of X holds")  # that is the outlier
+@pytest.mark.parametrize("options", [{}, {"n_centers": 200}, {"early_stopping": True}])
+@pytest.mark.parametrize("class_weight", [None, "balanced"])
+def test_rare_classes_with_copies_and_both_precisions(class_weight, options):
+    rng = np.random.default_rng(4)
+    X = rng.standard_normal((1500, 3)).astype(np.float32)
+    y = (X[:, 0] > 2.0).astype(int)
+    X[0] = 1e4  # an outlier
+    model = EigenProClassifier(class_weight=class_weight, random_state=0, **options)
+    expected = clone(model).fit(X, y, np.full(1500, 2.0)).decision_function(X[1:])
+    copied = clone(model).fit(np.tile(X, (2, 1)), np.tile(y, 2))
+    if "early_stopping" not in options:  # as many rows are held out of twice as many
+        assert_allclose(copied.decision_function(X[1:]), expected, atol=1e-4)
+    double = clone(model).fit(X.astype(float), y).decision_function(X[1:])
+    single = clone(model).fit(X, y).decision_function(X[1:])
+    assert np.mean(np.abs(single - double)) < 0.01  # epochs in both precisions
+    assert average_precision_score(y[1:], copied.decision_function(X[1:])) > 0.8
+
+
+@pytest.mark.parametrize("cls", [EigenProClassifier, NystromClassifier, DSGClassifier])
+def test_a_class_that_costs_nothing(cls, rng):
+    X, y = rng.standard_normal((60, 3)), np.arange(60) % 2
+    model = cls(class_weight={0: 0.0, 1: 1.0}, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.all(model.fit(X, y).predict(X) == 1)
