@@ -6,6 +6,7 @@ ends, and then which coefficients are the model.
 
 import sys
 import time
+from functools import cached_property
 
 import numpy as np
 
@@ -245,13 +246,14 @@ class EpochRule(Rule):
 
     It is never worse than the mean of the targets. Probabilities are calibrated on the
     held-out rows of `data`, which also score the epochs if these are `scored`, and
-    otherwise are their `Judges`. The iteration starts from the coefficients `start`;
-    None: the constant model. Epochs end once nothing improves, the loss is 0, or
-    `max_iter` is reached.
+    otherwise are their `Judges`. An accuracy that is not above that of the constant
+    model says little where a class is rare: their loss then ranks the epochs. The
+    iteration starts from the coefficients `start`; None: the constant model. Epochs end
+    once nothing improves, the loss is 0, or `max_iter` is reached.
     """
 
     _saved = tuple(
-        "losses scores _coef _state _begin _fallback _plateau _judges".split()
+        "losses scores _ranks _coef _state _begin _fallback _plateau _judges".split()
     )
 
     def __init__(self, model, problem, data, held_out, *, start=None, scored=True):
@@ -259,7 +261,7 @@ class EpochRule(Rule):
         self._held_out, self._scored = held_out, scored and held_out is not None
         self._name, self.max_iter = type(model).__name__, model.max_iter
         self._plateau = Plateau(model.tol, model.n_iter_no_change)
-        self.losses, self.scores = [], []
+        self.losses, self.scores, self._ranks = [], [], []
         self._coef = self._state = self._recorded = None
         # _fallback: where the epoch with the least loss began, as its end may be bad.
         self._start = problem.initial_coef() if start is None else start
@@ -293,10 +295,11 @@ class EpochRule(Rule):
         elif not self._scored:
             self._keep(state)
         else:
-            score = self._score(state.coef)
-            if self._coef is None or score > self._best_score:
+            score, rank = self._ranked(state.coef)
+            if self._coef is None or rank > self._best_rank:
                 self._keep(state)
             self.scores.append(score)
+            self._ranks.append(rank)
         if state.loss <= min(self.losses):
             self._fallback = self._begin
         self._begin, self._state = state.coef, state
@@ -310,7 +313,7 @@ class EpochRule(Rule):
     def _is_over(self):
         """Whether nothing improves, or is left to improve."""
         losses, scores = self.losses, self.scores
-        value, unit = (-scores[-1], 1.0) if scores else (losses[-1], losses[0])
+        value, unit = (-self._ranks[-1], 1.0) if scores else (losses[-1], losses[0])
         stalled, nothing_left = self._plateau.update(value, unit), value == 0.0
         if not scores and nothing_left:
             self.reason = "the loss is 0"
@@ -319,11 +322,33 @@ class EpochRule(Rule):
             self.reason = f"the {what} by less than tol"
         return stalled or (not scores and nothing_left)
 
-    def _score(self, coef):
-        """Return the score of coefficients on the held-out rows."""
+    def _ranked(self, coef):
+        """Return the score of coefficients on the held-out rows, and its rank.
+
+        That is the score, or by how much an accuracy is above that of the constant
+        model; if it is not, minus the loss in units of that model's.
+        """
+        score, loss = self._judged(coef)
+        if not self._model._score_is_accuracy:
+            return score, score
+        of_constant, unit = self._of_constant
+        gain = score - of_constant
+        return score, gain if gain > 0 else -loss / (unit or 1.0)
+
+    @cached_property
+    def _of_constant(self):
+        return self._judged(self._problem.initial_coef())
+
+    def _judged(self, coef):
+        """Return the score and loss of coefficients on the held-out rows."""
         values, data = self._problem.validation_values(coef), self._data
-        labels, w = data.labels[self._held_out], data.weights_of(self._held_out)
-        return self._model._score_values(values, labels, w)
+        rows = self._held_out
+        w, labels = data.weights_of(rows), data.labels[rows]
+        score = self._model._score_values(values, labels, w)
+        if not self._model._score_is_accuracy:
+            return score, None
+        losses = self._problem.losses_of(data.targets[rows], values)
+        return score, np.average(losses, weights=w)
 
     def _losses(self, coef):
         """Return the log loss and squared error of each held-out row, with weights."""
@@ -334,8 +359,8 @@ class EpochRule(Rule):
         return np.stack([self._model._calibrated_losses(found), squares])
 
     @property
-    def _best_score(self):
-        return np.fmax.reduce(self.scores, initial=-np.inf)  # NaN aside
+    def _best_rank(self):
+        return np.fmax.reduce(self._ranks, initial=-np.inf)  # NaN aside
 
     def out_of_sample(self):
         """Return the values of the model on the held-out rows, or None."""
@@ -369,11 +394,11 @@ class EpochRule(Rule):
         """Return the coefficients of the model: with the best score, or the last."""
         if not self._scored:
             return self._last_good()
-        best, coef = self._best_score, self._coef
+        best, coef = self._best_rank, self._coef
         for other in (self._start, self._problem.initial_coef()):
-            score = self._score(other)
-            if score > best:
-                best, coef, self.kept = score, other, 0
+            _, rank = self._ranked(other)
+            if rank > best:
+                best, coef, self.kept = rank, other, 0
         return coef
 
     def _last_good(self):

@@ -51,6 +51,8 @@ class RegressionTargets(RegressorMixin):
         """Return no attributes: numbers have no probabilities."""
         return {}
 
+    _score_is_accuracy = False
+
     def _score_values(self, F, labels, weights):
         """Return R^2 of the values F (n, l) on the host."""
         return r2_score(labels, F.reshape(labels.shape), sample_weight=weights)
@@ -231,6 +233,8 @@ class ClassificationTargets(ClassifierMixin):
         if F.shape[1] > 1:
             return F
         return namespace(F).concat([0.5 - 0.5 * F, 0.5 + 0.5 * F], axis=1)
+
+    _score_is_accuracy = True
 
     def _score_values(self, F, labels, weights):
         """Return the accuracy of the values F (n, l) on the host."""

@@ -353,6 +353,10 @@ class FourierProblem(Problem):
         F = coef.predict(self.features, self._held_out, self._kept)
         return to_numpy(F) * self._target_scale + self._shift
 
+    def losses_of(self, Y, F):
+        """Return the loss of each value F for targets Y, both on the host."""
+        return self.loss_function.value(Y / self._target_scale, F / self._target_scale)
+
     def with_held_out_constant(self, coef):
         """Return `coef` plus the best constant for its residuals on held-out rows."""
         Y, w = self._held_out_targets

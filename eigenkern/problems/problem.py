@@ -8,6 +8,7 @@ from ..arrays.array import device_of, move, namespace, slices, to_numpy
 from ..arrays.array import take as take_in_memory
 from ..arrays.devices import compute_device, compute_devices
 from ..arrays.memory import n_bytes
+from ..losses import SquaredError
 from ..rows.lazy_rows import in_memory, is_lazy
 
 
@@ -104,6 +105,10 @@ class Problem:
     def validation_values(self, coef):
         """Return f on the held-out rows in units of y, on the host, shape (m, l)."""
         return to_numpy(self.validation @ coef) + self.intercept
+
+    def losses_of(self, Y, F):
+        """Return the loss of each value F for targets Y, both on the host."""
+        return SquaredError().value(Y, F)
 
     def to_compute(self, X):
         """Return X on the device that computes."""

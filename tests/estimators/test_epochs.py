@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import scipy.sparse
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import config_context
 from sklearn.base import clone, is_classifier
 
@@ -39,6 +39,7 @@ def test_the_best_scored_epoch_is_the_model(scores, best):
         max_iter=3,
         tol=1e-4,
         n_iter_no_change=5,
+        _score_is_accuracy=False,
         _score_values=lambda epoch, *_: np.nan if epoch < 0 else scores[epoch],
     )
     data = SimpleNamespace(
@@ -215,3 +216,60 @@ def test_given_rows_of_sparse_data_and_other_libraries(rng, other_xp):
         X, y, *given = (other_xp.asarray(a) for a in (X, y, *given))
         other = clone(kernel).fit(X, y, X_val=given[0], y_val=given[1])
     assert_allclose(other.validation_scores_, dense.validation_scores_, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "losses", "best"),
+    [
+        ((0.9, 0.9, 0.9, 0.9), (0.8, 0.3, 0.5, 0.6), 1),
+        ((0.9, 0.7, 0.6, 0.9), (0.8, 0.7, 0.5, 0.6), 2),
+        ((0.8, 0.91, 0.9, 0.9), (0.2, 0.9, 0.1, 0.3), 1),
+        ((0.8, 0.9, 0.9, np.nan), (1.2, 1.1, 1.3, np.nan), -1),
+    ],
+)
+def test_the_loss_ranks_epochs_no_better_than_one_class(accuracies, losses, best):
+    """Epoch -1 is the constant model, with accuracy .9 and loss 1."""
+    values = np.array([*accuracies, 0.9]), np.array([*losses, 1.0])
+    problem = SimpleNamespace(
+        within=0.0,
+        initial_coef=lambda: -1,
+        validation_values=lambda coef: coef,
+        losses_of=lambda _, epoch: values[1][epoch : epoch + 1 or None],
+        fitted_attributes=lambda coef: {"coef_": coef},
+    )
+    model = SimpleNamespace(
+        max_iter=4,
+        tol=1e-4,
+        n_iter_no_change=5,
+        _score_is_accuracy=True,
+        _score_values=lambda epoch, *_: values[0][epoch],
+    )
+    data = SimpleNamespace(
+        labels=np.zeros(1), targets=np.zeros((1, 1)), weights_of=np.ones_like
+    )
+    rule = EpochRule(model, problem, data, held_out=[0])
+    for i in range(4):
+        rule.update(State(i, loss=1.0 / (i + 1), step_size=1.0))
+    attributes = rule.fitted_attributes()
+    assert attributes["coef_"] == best
+    assert_array_equal(attributes["validation_scores_"], accuracies)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=str)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("model", [m for m in BY_EPOCHS if is_classifier(m)], ids=str)
+def test_early_stopping_learns_a_class_of_unlikely_rows(model, weighted, dtype, rng):
+    """No row is more likely to be of that class than of the other one."""
+    X = rng.standard_normal((3000, 2)).astype(dtype)
+    P = 0.02 + 0.3 / (1.0 + np.exp(-4.0 * X[:, 0]))
+    y = (rng.random(3000) < P).astype(int)
+    w = rng.integers(1, 4, 3000).astype(float) if weighted else np.ones(3000)
+    model = clone(model).set_params(early_stopping=True, random_state=0)
+    given = {"X_val": X[1500:2500], "y_val": y[1500:2500]}
+    given |= {"sample_weight": w[:1500], "sample_weight_val": w[1500:2500]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(X[:1500], y[:1500], **given)
+    found, P = model.predict_proba(X[2500:])[:, 1], P[2500:]
+    constant = np.average(y[:1500], weights=w[:1500])
+    assert np.mean((found - P) ** 2) < 0.75 * np.mean((constant - P) ** 2)
