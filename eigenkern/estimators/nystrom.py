@@ -25,6 +25,7 @@ from ..plan.parameters import has_log_loss, is_auto
 from .on_centers import (
     check_loss,
     check_selection,
+    choosing_problem,
     chosen_alpha,
     make_problem,
     path_errors,
@@ -101,7 +102,7 @@ class _Nystrom(KernelModel):
             Rows to select alpha on, instead of rows held out of X; only with
             ``alpha="path"`` and ``selection="holdout"``.
         sample_weight_val : float or array, default=None
-            Their weights; `class_weight` applies to them too.
+            Their weights.
 
         Returns
         -------
@@ -156,7 +157,8 @@ class _Nystrom(KernelModel):
             alphas = np.array([chosen_alpha(self, problem)])
         found = {"alphas_": None, "validation_path_": None, "coef_path_": None}
         found["selection_"] = plan.selection
-        solver = self._solution(problem, alphas, plan.selection)
+        chooser = choosing_problem(self, data, problem, plan)
+        solver = self._solution(problem, alphas, plan.selection, chooser)
         return problem, solver, found, SolutionRule(problem)
 
     def _replaced(self, data):
@@ -164,23 +166,24 @@ class _Nystrom(KernelModel):
         by_path = data.indefinite and is_auto(self.alpha) and not data.constant
         return {"alpha": "path"} if by_path else super()._replaced(data)
 
-    def _solution(self, problem, alphas, selection):
-        """Yield the model of the best lambda, fitted to all rows."""
+    def _solution(self, problem, alphas, selection, chooser):
+        """Yield the model of the best lambda, that of `chooser`, fitted to all rows."""
         everything, path = problem.everything, RidgePath(alphas)
         self._say(f"normal equations of {len(problem.train.index)} rows")
         alpha, found, spectrum = float(alphas[0]), {}, None
         ends = alphas.min(), alphas.max()
         if selection is not None:
-            spectrum = problem.path_spectrum(selection, *ends)
+            spectrum = chooser.path_spectrum(selection, *ends)
             warn_if_indefinite(self, spectrum)
-            errors = path_errors(problem, spectrum, path, selection)
+            errors = path_errors(chooser, spectrum, path, selection)
             warn_at_end(self, alphas, errors, spectrum.resolved(ABOVE_ROUNDING))
-            alpha = self._best_alpha(problem, spectrum, path, errors)
+            alpha = self._best_alpha(chooser, spectrum, path, errors)
             self._say(f"path of {len(errors)} values: alpha = {alpha:.3g}")
             found["alphas_"] = problem.to_source(alphas)
             found["validation_path_"] = problem.to_source(errors)
-            if problem.refits:
+            if problem.refits or chooser is not problem:
                 spectrum = everything.spectrum if spectrum.indefinite else None
+            del chooser
         if self.store_coef_path:
             found["coef_path_"] = problem.dual_coef_path(
                 everything.spectrum_between(*ends), path
@@ -703,20 +706,22 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
                 "differ in their intercepts too; got True"
             )
 
-    def _solution(self, problem, alphas, selection):
-        """Yield the model of the best lambda, fitted to all rows."""
+    def _solution(self, problem, alphas, selection, chooser):
+        """Yield the model of the best lambda, that of `chooser`, fitted to all rows."""
         if not has_log_loss(self):
-            yield from super()._solution(problem, alphas, selection)
+            yield from super()._solution(problem, alphas, selection, chooser)
             return
         selects = selection is not None
-        problem.iterates(float(alphas.min()), to_its_end=not selects)
+        for one in {problem, chooser}:
+            one.iterates(float(alphas.min()), to_its_end=not selects)
         self._say(f"Newton steps on {len(problem.train.index)} rows")
         alpha, found, coef = float(alphas[0]), {}, problem.start
         if not problem.constant:
             lead = way_down(alpha)
             if selects:
                 one_deviation = self.one_standard_error
-                alpha, coef, errors = best_of_path(problem, alphas, one_deviation)
+                alpha, other, errors = best_of_path(chooser, alphas, one_deviation)
+                coef = other if chooser is problem else coef
                 warn_at_end(self, alphas, errors)
                 n_tried = int(np.sum(~np.isnan(errors)))
                 self._say(f"path of {n_tried} values: alpha = {alpha:.3g}")

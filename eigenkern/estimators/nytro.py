@@ -31,6 +31,7 @@ from ..methods.state import State
 from ..plan.parameters import is_auto
 from .on_centers import (
     check_selection,
+    choosing_problem,
     make_problem,
     path_errors,
     plan_of_least_squares,
@@ -94,7 +95,7 @@ class _Nytro(KernelModel):
             Rows to select the number of iterations on, instead of rows held out of X;
             only with ``selection="holdout"``.
         sample_weight_val : float or array, default=None
-            Their weights; `class_weight` applies to them too.
+            Their weights.
         checkpoint : str, path or Checkpoint, default=None
             Folder to write the state of the fit to where it iterates, once a minute or
             as often as a `Checkpoint` says; epochs are iterations here.
@@ -147,7 +148,8 @@ class _Nytro(KernelModel):
         found = {"selection_": plan.selection}
 
         def factorized():  # when training begins
-            yield self._factorized(problem, plan)
+            chooser = choosing_problem(self, data, problem, plan)
+            yield self._factorized(problem, plan, chooser)
 
         if plan.method == "path":
             return problem, factorized(), found, SolutionRule(problem)
@@ -166,14 +168,14 @@ class _Nytro(KernelModel):
         )
         return problem, solver, found, EarlyStoppingRule(problem, solver)
 
-    def _factorized(self, problem, plan):
+    def _factorized(self, problem, plan, chooser):
         """Return the model of the best number of iterations, fitted to all rows.
 
-        It is found by the spectrum of the normal equations.
+        It is found by the spectrum of the normal equations of `chooser`.
         """
         everything, steps, errors = problem.everything, plan.path, None
         self._say(f"normal equations of {len(problem.train.index)} rows")
-        spectrum = problem.path_spectrum(plan.selection, 0.0, math.inf)
+        spectrum = chooser.path_spectrum(plan.selection, 0.0, math.inf)
         warn_if_indefinite(self, spectrum)
         step, best = step_below(self.step_size, spectrum.top), -1
         if plan.selection is not None:
@@ -181,7 +183,7 @@ class _Nytro(KernelModel):
             if is_auto(self.max_iter):
                 steps = steps[: np.searchsorted(steps, end) + 1]
             path = DescentPath(steps, step)
-            errors = path_errors(problem, spectrum, path, plan.selection)
+            errors = path_errors(chooser, spectrum, path, plan.selection)
             best = best_iteration(errors, self.tol)
             self._say(f"path of {steps[-1]} iterations: t = {steps[best]}")
             if steps[-1] < end:
@@ -191,11 +193,14 @@ class _Nytro(KernelModel):
         # penalty lambda = 1 / (gamma t).
         penalty = 1 / (step * t) if t else math.inf
         if problem.calibrates and problem.validation is not None:
-            b = spectrum.coef(DescentPath([t], step).filters(spectrum)[:, 0])
+            if chooser is not problem:
+                spectrum = problem.path_spectrum(plan.selection, penalty, penalty)
+            b = spectrum.coef(_stable(spectrum, step, t).filters(spectrum)[:, 0])
             held_out = problem.held_out(b, problem.training.mean)
         elif problem.calibrates and plan.selection is not None:
-            held_out = problem.left_out(path=DescentPath([t], step))
-        if problem.refits:
+            own = problem.training.spectrum
+            held_out = problem.left_out(path=_stable(own, step, t))
+        if problem.refits or chooser is not problem:
             low, high = (0, math.inf) if self.store_coef_path else (penalty, penalty)
             spectrum = everything.spectrum_between(low, high)
         step, t = stable_step(step, spectrum.top, t)
@@ -210,7 +215,7 @@ class _Nytro(KernelModel):
             self._say("the kernel has negative eigenvalues: factorizing")
             plan.factors.check_memory(problem)
             problem.in_double()
-            return self._factorized(problem, plan)
+            return self._factorized(problem, plan, problem)
         steps, held_out, coef_path = np.arange(plan.n_epochs + 1), None, None
         if found.errors is not None:
             self._warn_at_end(np.arange(len(found.errors)), found.errors, found.t)
@@ -242,6 +247,12 @@ class _Nytro(KernelModel):
             "n_centers_": problem.n_coefs,
         }
         return State(b, counts, out_of_sample=held_out)
+
+
+def _stable(spectrum, step, t):
+    """Return the path of t steps, or of as many stable ones as these are worth."""
+    step, t = stable_step(step, spectrum.top, t)
+    return DescentPath([t], step)
 
 
 class NytroRegressor(RegressionTargets, _Nytro):

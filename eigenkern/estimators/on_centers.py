@@ -74,8 +74,22 @@ def given_centers(estimator, X):
     return found
 
 
-def make_problem(model, data):
-    """Return the problem of a model, which fits into memory, and its plan."""
+def choosing_problem(model, data, problem, plan):
+    """Return the problem whose path tells the regularization, maybe that of the model.
+
+    What classes cost says nothing about noise: a few costly rows would choose alone.
+    """
+    if plan.selection is None or data.of_class is None:
+        return problem
+    known = {} if problem.kernel is None else {"kernel": problem.kernel}
+    return make_problem(model, data.without_class_weights(), **known)[0]
+
+
+def make_problem(model, data, **known):
+    """Return the problem of a model, which fits into memory, and its plan.
+
+    A kernel that is `known` is not chosen.
+    """
     rows, given = data.rows_with_weight(), given_centers(model, data.X)
     if model.n_centers is None and given is None:
         check_in_memory(data.X, "n_centers")
@@ -91,7 +105,7 @@ def make_problem(model, data):
         data, train = merged.data, np.sort(merged.rows)
     if given is None and not (model.n_centers is None or is_auto(model.n_centers)):
         warn_of_few_rows(model.n_centers, len(data.distinct(train)[0]))
-    options = kernel_parameters(model) | {"merged": merged}
+    options = kernel_parameters(model) | {"merged": merged} | known
     parts = "the kernel" if plan.every_row else "kernel and centers"
     model._say(f"setting up {parts}")
     if plan.every_row:

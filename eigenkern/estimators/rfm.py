@@ -177,8 +177,9 @@ class MetricProblem:
         To clone and fit.
     data : Data
         The estimator is fitted to its labels.
-    of_class : ndarray of shape (n_classes,) or None
-        Weights that the estimator and the weights of `data` have.
+    class_weight : dict or None
+        That of the model of all rows. What classes cost says nothing about which
+        features matter: rounds do without it.
 
     Attributes
     ----------
@@ -192,8 +193,8 @@ class MetricProblem:
         Where X lives.
     """
 
-    def __init__(self, model, estimator, data, of_class):
-        self._estimator, self._of_class = estimator, of_class
+    def __init__(self, model, estimator, data, class_weight=None):
+        self._estimator, self._class_weight = estimator, class_weight
         self._model = model
         self.known, self.xp, self.device = [], namespace(data.X), device_of(data.X)
         labels = data.groups is not None
@@ -292,17 +293,14 @@ class MetricProblem:
             name, width = kernel
             rng = np.random.RandomState(model.random_state)
             median = make_kernel(name, "median", X, rng).bandwidth
-            model.set_params(kernel=name, bandwidth=width * median, **parameters)
+            parameters |= {"kernel": name, "bandwidth": width * median}
+        model.set_params(**parameters)
         model._tells_outcome = False  # the last fit speaks for all
         if hasattr(model, "_n_left_out"):
             model._n_left_out = n_left_out
         if local is not None:
             model._say_part, model._cluster = self._model._say, self._model._cluster
-        weights = data.weights
-        if self._of_class is not None:  # probabilities don't respect those of classes
-            own = self._of_class[data.groups]
-            weights = np.where(own > 0, weights / np.where(own > 0, own, 1.0), 0.0)
-        model.fit(X, data.labels, weights, **(keep or {}))
+        model.fit(X, data.labels, data.weights, **(keep or {}))
         for name in ("_tells_outcome", "_n_left_out", "_say_part", "_cluster"):
             vars(model).pop(name, None)
         return model
@@ -476,6 +474,8 @@ class MetricProblem:
             checkpoint = self._model._checkpoint_of_parts
             given["local"] = self._model._local(**self._estimator.get_params())
             given["keep"] = {"checkpoint": checkpoint, "resume": checkpoint is not None}
+        if self._class_weight is not None:
+            given["class_weight"] = self._class_weight
         return self._fit(chosen.root, chosen.kernel, data, **given)
 
     def fitted_attributes(self, chosen):
@@ -864,10 +864,10 @@ class _RecursiveFeatureMachine(
         if getattr(estimator, "random_state", 0) is None:
             estimator.set_params(random_state=data.rng.randint(2**31 - 1))
         of_class = self._weights_of_classes(data.groups)
+        by_class = None
         if of_class is not None:
             by_class = dict(zip(self.classes_.tolist(), of_class.tolist(), strict=True))
-            estimator.set_params(class_weight=by_class)
-        problem = MetricProblem(self, estimator, data, of_class)
+        problem = MetricProblem(self, estimator, data, by_class)
         rule = RoundRule(problem, self._n_iterations, self._tell)
         return problem, SavedRounds(problem, rule, problem.plan.n_rounds), {}, rule
 
@@ -1373,6 +1373,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         keep_parameters(self, locals())
 
     def _prepare(self, data):
+        data = data.without_class_weights()  # only the last fit has them
         return super()._prepare(replace(data, labels=self.classes_[data.labels]))
 
     @available_if(_has_probabilities)

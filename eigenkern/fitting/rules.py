@@ -199,6 +199,9 @@ _HIGH_LOSS, _ABOVE_BEST = 0.9, 1.2
 # 2, 4, 8 and 20 epochs (benchmarks/epochs.py), on ten sets that chose nothing: 1.010 in
 # 6.8 epochs; with the squared error in place of the log loss 1.036 in 8.5.
 _WORTH_TWICE, _DOUBT = 0.005, 0.5
+# Values of classes, whose targets are 1 in size, are cut off here before held-out rows
+# judge them: a row with a fill value would decide alone.
+_FARTHEST = 30.0
 
 
 class Judges(Saved):
@@ -326,11 +329,14 @@ class EpochRule(Rule):
         """Return the score of coefficients on the held-out rows, and its rank.
 
         That is the score, or by how much an accuracy is above that of the constant
-        model; if it is not, minus the loss in units of that model's.
+        model; if it is not, minus the loss in units of that model's. With costs of
+        classes, of which few rows would decide, it is minus the log loss without them.
         """
         score, loss = self._judged(coef)
         if not self._model._score_is_accuracy:
             return score, score
+        if self._data.of_class is not None:
+            return score, -float(self._losses(coef)[0].mean())
         of_constant, unit = self._of_constant
         gain = score - of_constant
         return score, gain if gain > 0 else -loss / (unit or 1.0)
@@ -353,10 +359,13 @@ class EpochRule(Rule):
     def _losses(self, coef):
         """Return the log loss and squared error of each held-out row, with weights."""
         values = self._problem.validation_values(coef)
+        values = np.clip(values, -_FARTHEST, _FARTHEST)
         found = self._data.out_of_sample(self._held_out, values)
         residual, w = found.values - found.targets, found.weights
         squares = np.mean(residual**2, axis=1) * w / w.mean()
-        return np.stack([self._model._calibrated_losses(found), squares])
+        # Costs of classes say nothing about noise: a few costly rows would judge alone.
+        equal = found._replace(weights=self._data.own_weights_of(self._held_out))
+        return np.stack([self._model._calibrated_losses(equal), squares])
 
     @property
     def _best_rank(self):
@@ -395,9 +404,11 @@ class EpochRule(Rule):
         if not self._scored:
             return self._last_good()
         best, coef = self._best_rank, self._coef
+        least = self.scores[self.kept - 1]
         for other in (self._start, self._problem.initial_coef()):
-            _, rank = self._ranked(other)
-            if rank > best:
+            score, rank = self._ranked(other)
+            # The log loss of few rows of a class does not outweigh their accuracy.
+            if rank > best and not score < least:
                 best, coef, self.kept = rank, other, 0
         return coef
 

@@ -413,6 +413,17 @@ class Data:
             return weights
         return weights / self.of_class[self.labels[rows]]
 
+    def without_class_weights(self):
+        """Return the data of equally costly classes."""
+        if self.of_class is None:
+            return self
+        rows, validation = np.arange(len(self.targets)), self.validation
+        if validation is not None:
+            X, Y, labels, w = validation
+            validation = X, Y, labels, w / self.of_class[labels]
+        own = self.own_weights_of(rows)
+        return replace(self, weights=own, validation=validation, of_class=None)
+
     def merged(self, rows, *, fewest=0):
         """Return the rows in random order, equal ones as one, a `Merged`.
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
-from sklearn.metrics import balanced_accuracy_score
+from sklearn.metrics import average_precision_score, balanced_accuracy_score
 from sklearn.model_selection import FixedThresholdClassifier, TunedThresholdClassifierCV
 
 from eigenkern import (
@@ -66,12 +66,14 @@ def test_balanced_weights_are_explicit_ones(model, imbalanced):
     model.set_params(class_weight=None)
     assert_allclose(fitted[0], fitted[1], rtol=1e-6, atol=1e-9)
     w = np.where(y == 1, 300 / 72, 300 / 528)
-    # Costs of classes do not choose bandwidth and penalty; weights of rows do.
+    # Costs of classes do not choose bandwidth, penalty and iterations; weights do.
     same, given = clone(model), model.get_params()
     if "bandwidth" in given:
         same.set_params(bandwidth=2.0)
-        if given.get("alpha") == "auto":
+        if given.get("alpha") in ("auto", "path"):
             same.set_params(alpha=1e-3)
+        if "tol" in given and "alpha" not in given:
+            same.set_params(selection=None, max_iter=30)
     of_rows = clone(same).fit(X, y, w).decision_function(X)
     same.set_params(class_weight="balanced").fit(X, y)
     assert_allclose(same.decision_function(X), of_rows, rtol=1e-6, atol=1e-9)
@@ -198,3 +200,20 @@ def test_a_thousand_classes(model, least, rng):
     model.fit(X, y)
     assert model.decision_function(X_test[:5]).shape == (5, 1000)
     assert model.score(X_test, np.arange(1000)) > least
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "options",
+    [{"early_stopping": True}, {"early_stopping": True, "n_centers": 300}],
+    ids=str,
+)
+def test_epochs_order_rows_of_a_costly_rare_class(options, seed):
+    """One or two of 150 held-out rows are of that class."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((3000, 4))
+    P = np.clip(1.35 * np.exp(-2.0 * ((X - 1.0) ** 2).sum(axis=1)), 0.0, 0.9)
+    y = (rng.random(3000) < P).astype(int)
+    model = EigenProClassifier(class_weight="balanced", random_state=0, **options)
+    values = model.fit(X[:1500], y[:1500]).decision_function(X[1500:])
+    assert average_precision_score(y[1500:], values) > 0.2 > 10 * y.mean()

@@ -167,6 +167,9 @@ def test_given_rows_with_weights_labels_and_another_precision(model, rng):
     explicit = {"sample_weight": 1.0 + y, "sample_weight_val": 1.0 + y_val}
     same = clone(model).fit(X, y, X_val=X_val, y_val=y_val, **explicit)
     assert_allclose(same.validation_scores_, weighted.validation_scores_, rtol=1e-6)
+    # Costs of classes do not choose among epochs; weights of rows do.
+    for one, weights in ((weighted, {}), (same, explicit)):
+        one.set_params(max_iter=1).fit(X, y, X_val=X_val, y_val=y_val, **weights)
     assert_allclose(same.decision_function(X), weighted.decision_function(X), rtol=1e-6)
     assert np.isfinite(weighted.predict_proba(X_val)).all()
     names, single = np.array(["a", "b", "c"]), X.astype(np.float32)
@@ -245,7 +248,10 @@ def test_the_loss_ranks_epochs_no_better_than_one_class(accuracies, losses, best
         _score_values=lambda epoch, *_: values[0][epoch],
     )
     data = SimpleNamespace(
-        labels=np.zeros(1), targets=np.zeros((1, 1)), weights_of=np.ones_like
+        labels=np.zeros(1),
+        targets=np.zeros((1, 1)),
+        weights_of=np.ones_like,
+        of_class=None,
     )
     rule = EpochRule(model, problem, data, held_out=[0])
     for i in range(4):

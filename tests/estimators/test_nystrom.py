@@ -223,16 +223,37 @@ def test_keeping_the_path_changes_nothing(cls, alpha, rng):
     assert_allclose(model.predict(X), F, atol=1e-10)
 
 
-def test_class_weights_count_for_given_validation_rows(three_classes):
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("selection", ["given", "gcv", "loo"])
+@pytest.mark.parametrize("cls", [NystromClassifier, NytroClassifier])
+def test_costs_of_classes_do_not_choose_from_a_path(
+    cls, selection, weighted, three_classes
+):
     X, y = three_classes
     of_class = {0: 1.0, 1: 2.0, 2: 30.0}
-    options = {"alpha": "path", "n_centers": 30, "random_state": 0}
-    fit = {"X_val": X[::2], "y_val": y[::2]}
-    one = NystromClassifier(class_weight=of_class, **options).fit(X, y, **fit)
-    weights = np.asarray([1.0, 2.0, 30.0])[y]
-    fit["sample_weight_val"] = weights[::2]
-    other = NystromClassifier(**options).fit(X, y, weights, **fit)
-    assert_allclose(one.validation_path_, other.validation_path_, rtol=1e-9)
+    path = {"alpha": "path"} if cls is NystromClassifier else {}
+    path["selection"] = "auto" if selection == "given" else selection
+    options = {"centers": X[::3], "bandwidth": SIGMA, "random_state": 0}
+    fit = {"X_val": X[::2], "y_val": y[::2]} if selection == "given" else {}
+    w = np.arange(len(y)) % 3 + 1.0 if weighted else np.ones(len(y))
+    if weighted and fit:
+        fit["sample_weight_val"] = w[::2]
+    plain = cls(**options, **path).fit(X, y, w, **fit)
+    model = cls(class_weight=of_class, **options, **path).fit(X, y, w, **fit)
+    assert_allclose(model.validation_path_, plain.validation_path_, rtol=1e-7)
+    # The model chosen is that of these weights.
+    w *= np.asarray([1.0, 2.0, 30.0])[y]
+    if cls is NystromClassifier:
+        assert model.alpha_ == plain.alpha_
+        chosen = {"alpha": model.alpha_}
+    else:
+        chosen = {"max_iter": model.n_iter_, "step_size": model.step_size_}
+        chosen["selection"] = None
+    expected = cls(**options, **chosen).fit(X, y, w)
+    assert_allclose(
+        model.decision_function(X), expected.decision_function(X), atol=1e-6
+    )
+    assert np.isfinite(model.predict_proba(X)).all()
 
 
 def test_given_centers_are_copied(regression):
@@ -638,10 +659,12 @@ def test_weights_are_repetitions(cls, parameters, options, regression, weights):
 def test_class_weight(cls, three_classes):
     X, y = three_classes
     weights = np.asarray([1.0, 2.0, 5.0])[y]
-    # Without alpha="auto": costs of classes do not choose penalty or bandwidth.
+    # Costs of classes do not choose penalty, bandwidth or iterations.
     options = {"n_centers": 30, "bandwidth": "median", "random_state": 0}
     if cls is NystromClassifier:
         options["alpha"] = 1e-3
+    else:
+        options |= {"selection": None, "max_iter": 30}
     one = cls(class_weight={0: 1, 1: 2, 2: 5}, **options).fit(X, y)
     other = cls(**options).fit(X, y, weights)
     assert_allclose(one.decision_function(X), other.decision_function(X), atol=1e-12)

@@ -899,7 +899,7 @@ def test_weights_of_classes_are_those_of_the_estimator(weights, rng):
     y = np.where(X[:, 0] + 0.8 * rng.standard_normal(400) > 1.2, "rare", "usual")
     # With a penalty and a bandwidth, which costs of classes would not choose.
     inner = EigenProClassifier(bandwidth=2.0, alpha=1e-2)
-    plain = RFMClassifier(inner, random_state=0).fit(X, y)
+    plain = RFMClassifier(inner, max_rounds=0, random_state=0).fit(X, y)
     model = clone(plain).set_params(class_weight=weights).fit(X, y)
     counts = {"rare": (y == "rare").sum(), "usual": (y == "usual").sum()}
     expected = {"rare": 5.0, "usual": 1.0}
@@ -917,3 +917,18 @@ def test_weights_of_classes_are_those_of_the_estimator(weights, rng):
     assert abs(P - Q) < 0.03
     with pytest.raises(ValueError, match="class_weight must give finite"):
         clone(plain).set_params(class_weight={"rare": -1.0}).fit(X, y)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_costs_of_classes_do_not_choose_the_metric(given, rng):
+    X = rng.standard_normal((500, 4))
+    y = np.where(X[:, 0] + 0.5 * rng.standard_normal(500) > 1.2, "rare", "usual")
+    plain = RFMClassifier(max_rounds=2, random_state=0)
+    judges = {"X_val": X[400:], "y_val": y[400:]} if given else {}
+    plain.fit(X[:400], y[:400], **judges)
+    model = clone(plain).set_params(class_weight={"rare": 20.0})
+    model.fit(X[:400], y[:400], **judges)
+    assert_array_equal(model.metric_root_, plain.metric_root_)
+    assert model.validation_scores_ == plain.validation_scores_
+    assert model.estimator_.class_weight == {"rare": 20.0, "usual": 1.0}
+    assert (model.predict(X) == "rare").sum() > (plain.predict(X) == "rare").sum()
