@@ -1,14 +1,17 @@
 """Interrupts, forks, killed workers, little memory, forged files: what they leave.
 
 ``python benchmarks/faults.py [--times 1] [--parts PART ...] [--write]`` counts, for
-each part, how often it was tried and how often something was lost:
+each part, how often it was tried, how often something was lost, and how often it is
+unclear, because the call or the fit ended before what was to happen to it:
 
 interrupts  KeyboardInterrupt during a prediction or a fit: afterwards BLAS has its
             threads again, and the model predicts as before.
-handlers    a handler that predicts, called during fits and predictions: it returns, and
-            predicts the same.
+handlers    a handler that predicts, or makes random features, called during fits and
+            predictions: it returns, and finds the same.
 forks       a process forks while another of its threads fits: the child predicts and
             fits, in less than 20 seconds.
+kills       a process that fits with a checkpoint is killed: the fit continues bit for
+            bit in another one.
 dask        a worker of a cluster, or its scheduler, is killed during a fit, half of the
             times each. Without the worker the fit ends, and predicts the same; without
             the scheduler it ends with a ConnectionError and the model as it was, and
@@ -16,11 +19,12 @@ dask        a worker of a cluster, or its scheduler, is killed during a fit, hal
             seconds.
 limits      fits with little address space: each ends, with a model that predicts, or
             with a MemoryError or ValueError and the model as it was, in 150 seconds.
-forged      resuming from a checkpoint one of whose values or bytes was replaced, with
-            checksums to match, or one of whose files is of another kind: it ends in
-            less than 150 seconds and 1 GB, with a ValueError or a model.
+forged      resuming from a checkpoint, in half of the trials of an unfinished fit, one
+            of whose values or bytes was replaced, with checksums to match, or one of
+            whose files is of another kind: it ends in less than 150 seconds and 1 GB,
+            with a ValueError or a model.
 
-Some twelve minutes, eight of them for ``dask``; ``--parts`` runs only some of these.
+Some fourteen minutes, eight of them for ``dask``; ``--parts`` runs only some of these.
 """
 
 import argparse
@@ -61,6 +65,7 @@ from eigenkern import (
     LinearEigenProRegressor,
     NystromRegressor,
     NytroRegressor,
+    RandomFourierFeatures,
     RFMRegressor,
 )
 
@@ -89,12 +94,14 @@ def blas_threads():
 
 
 def interrupts(times):
-    """Return how many interrupts came while something ran, and how many lost what."""
+    """Return how many interrupts came while something ran, how many lost what, and
+    how many came too late.
+    """
     X, y = data(300)
     model = EigenProRegressor(random_state=0).fit(X, y)
     other, usual, expected = EigenProRegressor(), blas_threads(), model.predict(X)
     signal.signal(signal.SIGALRM, signal.default_int_handler)
-    n_hit = n_lost = 0
+    n_hit = n_lost = n_late = 0
     rng = np.random.default_rng(1)
     calls = [(lambda: model.predict(X[:50]), 2500)]
     calls += [(lambda: other.fit(X[:120], y[:120]), 500)]
@@ -111,11 +118,12 @@ def interrupts(times):
                 call()
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 time.sleep(0)
+                n_late += 1
             except KeyboardInterrupt:
                 n_hit += 1
                 n_lost += blas_threads() != usual
     n_lost += not np.array_equal(model.predict(X), expected)
-    return n_hit, n_lost
+    return n_hit, n_lost, n_late
 
 
 def handlers(times):
@@ -124,21 +132,26 @@ def handlers(times):
     model = EigenProRegressor(random_state=0).fit(X[:500], y[:500])
     other = NystromRegressor(n_centers=300, random_state=0)
     epochs = EigenProRegressor(algorithm="eigenpro2", max_iter=1, random_state=0)
-    expected, counts, usual = model.predict(X[:400]), [0, 0], blas_threads()
+    features = RandomFourierFeatures(n_components=100, random_state=0).fit(X)
+    calls = [lambda: model.predict(X[:400]), lambda: features.transform(X[:400])]
+    expected, counts, usual = [call() for call in calls], [0, 0], blas_threads()
 
     def predict(*_):
+        one = counts[0] % 2
         counts[0] += 1
-        counts[1] += not np.array_equal(model.predict(X[:400]), expected)
+        counts[1] += not np.array_equal(calls[one](), expected[one])
+        signal.setitimer(signal.ITIMER_REAL, 0.004)
 
     signal.signal(signal.SIGALRM, predict)
-    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.004)
+    signal.setitimer(signal.ITIMER_REAL, 0.001)
     end = time.monotonic() + 20 * times
     while time.monotonic() < end:
         model.predict(X[:400])
+        features.transform(X)
         other.fit(X[:1000], y[:1000])
         epochs.fit(X, y)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    return counts[0], counts[1] + (blas_threads() != usual)
+    return counts[0], counts[1] + (blas_threads() != usual), 0
 
 
 def forks(times):
@@ -175,7 +188,7 @@ def forks(times):
         n_lost += not _ends_well(child)
     over.append(True)
     thread.join()
-    return n, n_lost
+    return n, n_lost, 0
 
 
 def _ends_well(child, seconds=SECONDS_OF_CHILD):
@@ -188,6 +201,54 @@ def _ends_well(child, seconds=SECONDS_OF_CHILD):
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return False
+
+
+def _half_done(model, X, y, folder, delay=0.0):
+    """Kill a fit in another process once it has written an epoch; whether it ended."""
+    child = os.fork()
+    if child == 0:
+        try:
+            clone(model).fit(X, y, checkpoint=Checkpoint(folder, seconds=0))
+        finally:
+            os._exit(0)
+    while not os.waitpid(child, os.WNOHANG)[0]:
+        if list(Path(folder).glob("state-*.npz")):
+            time.sleep(delay)
+            os.kill(child, signal.SIGKILL)
+            return os.waitpid(child, 0)[1] == 0
+    return True
+
+
+def kills(times):
+    """Return how many fits were killed, how many lost, and how many ended first."""
+    X, y = data(600)
+    options = {"max_iter": 60, "tol": 0.0, "random_state": 0}
+    more = {"n_iter_no_change": 60}
+    models = [
+        EigenProRegressor(algorithm="eigenpro2", batch_size=50, **options, **more),
+        EigenProRegressor(algorithm="eigenpro4", n_centers=100, **options, **more),
+        FalkonLikeRegressor(n_centers=100, kernel="laplacian", **options),
+        DSGRegressor(**options | {"max_iter": 8}, **more),
+        RFMRegressor(max_rounds=3, random_state=0),
+    ]
+    expected = [clone(model).fit(X, y).predict(X) for model in models]
+    rng, n, n_lost, n_ended = np.random.default_rng(6), 0, 0, 0
+    for k in range(100 * times):
+        model = clone(models[k % len(models)])
+        with tempfile.TemporaryDirectory() as folder:
+            if _half_done(model, X, y, folder, 0.3 * rng.random() ** 2):
+                n_ended += 1
+                continue
+            n += 1
+            try:
+                model.fit(X, y, checkpoint=folder, resume=True)
+                fault = "" if np.array_equal(model.predict(X), expected[k % 5]) else "?"
+            except Exception as error:
+                fault = repr(error)
+            if fault:
+                n_lost += 1
+                print(f"{model}: {fault}")
+    return n, n_lost, n_ended
 
 
 class Hangs(BaseException):
@@ -226,7 +287,9 @@ def _read(chunk):
 
 
 def dask(times):
-    """Return how many processes of a cluster were killed, and how many fits it cost."""
+    """Return how many processes of a cluster were killed, how many fits it cost, and
+    how many fits ended first.
+    """
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGALRM, _hangs)
     X, y = data(10_000)
@@ -241,7 +304,8 @@ def dask(times):
         EigenProRegressor(batch_size=1000, max_iter=4, **options),
         FalkonLikeRegressor(alpha=1e-5, max_iter=8, **options),
     ]
-    rng, n, n_lost, cluster = np.random.default_rng(3), [0, 0], 0, Cluster()
+    rng, n, n_lost, n_ended = np.random.default_rng(3), [0, 0], 0, 0
+    cluster = Cluster()
     cluster.pids()
     usual = []
     for model in models:
@@ -277,6 +341,7 @@ def dask(times):
                 fault = repr(error)
             signal.alarm(0)
         n[kind] += not killer.is_alive()
+        n_ended += killer.is_alive()
         killer.cancel()
         killer.join()
         if fault:
@@ -286,7 +351,7 @@ def dask(times):
             cluster.close()
             cluster = Cluster()
     cluster.close()
-    return sum(n), n_lost
+    return sum(n), n_lost, n_ended
 
 
 def _in_a_child(attempt, megabytes):
@@ -342,7 +407,7 @@ def limits(times):
         if not _in_a_child(fit, megabytes):
             print(f"{model} with {megabytes:.0f} MB")
             n_lost += 1
-    return n, n_lost
+    return n, n_lost, 0
 
 
 ODD = (
@@ -430,9 +495,12 @@ def forged(times):
             saved.append(Path(folder) / str(k))
             checkpoint = Checkpoint(saved[-1], seconds=0)
             clone(model).fit(X, y, checkpoint=checkpoint)
+            while _half_done(model, X, y, half := Path(folder) / f"half {k}", 0.05):
+                shutil.rmtree(half)
+            saved.append(half)
         for trial in range(n):
-            copy, kind = Path(folder) / "forged", trial % len(models)
-            model = clone(models[kind])
+            copy, kind = Path(folder) / "forged", trial % len(saved)
+            model = clone(models[kind // 2])
             shutil.copytree(saved[kind], copy)
             forge = rng.choice(
                 [_forge_value, _forge_bytes, _forge_kind], p=[0.7, 0.2, 0.1]
@@ -450,10 +518,10 @@ def forged(times):
                 print(f"{model}: {what}")
                 n_lost += 1
             shutil.rmtree(copy)
-    return n, n_lost
+    return n, n_lost, 0
 
 
-PARTS = (interrupts, handlers, forks, dask, limits, forged)
+PARTS = (interrupts, handlers, forks, kills, dask, limits, forged)
 PARTS = {one.__name__: one for one in PARTS}
 
 
@@ -470,12 +538,12 @@ def main():
         rows[row.split()[0]] = row
     head = [
         f"{platform.machine()}, {processor()}, Python {platform.python_version()}",
-        f"{'':12}{'tried':>8}{'lost':>8}",
+        f"{'':12}{'tried':>8}{'lost':>8}{'unclear':>9}",
     ]
     print("\n".join(head))
     for part in args.parts:
-        n, n_lost = PARTS[part](args.times)
-        rows[part] = f"{part:12}{n:8}{n_lost:8}  {date.today()}"
+        n, n_lost, n_unclear = PARTS[part](args.times)
+        rows[part] = f"{part:12}{n:8}{n_lost:8}{n_unclear:9}  {date.today()}"
         print(rows[part], flush=True)
     if args.write:
         lines = head + [row for row in rows.values() if row]

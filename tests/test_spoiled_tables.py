@@ -4,8 +4,9 @@ import warnings
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone, is_classifier
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import RidgeCV
 from sklearn.metrics import log_loss
 
@@ -277,6 +278,37 @@ def test_only_ratios_of_weights_matter(model, unit, rng):
     found = model.fit(X, y, weights * unit).predict(X)
     # Below 1e-308 weights have few digits.
     assert_allclose(found, expected, rtol=1e-6, atol=1e-3 * abs(expected).max())
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=str)
+@pytest.mark.parametrize(
+    "model",
+    [
+        EigenProRegressor(),
+        EigenProRegressor(algorithm="eigenpro1", max_iter=2),
+        EigenProClassifier(algorithm="eigenpro2", max_iter=2),
+        EigenProRegressor(algorithm="sgd", max_iter=2),
+        LinearEigenProClassifier(),
+        NystromRegressor(),
+        FalkonLikeClassifier(),
+        DSGRegressor(max_iter=2),
+        RFMClassifier(max_rounds=1),
+    ],
+    ids=repr,
+)
+def test_weights_far_below_the_largest_are_none(model, dtype, rng):
+    X = rng.standard_normal((120, 3)).astype(dtype)
+    y = X[:, 0] + np.sin(X[:, 1])
+    y = (y > 0).astype(int) if is_classifier(model) else y
+    model = clone(model).set_params(random_state=0)
+    weights = rng.integers(1, 4, 120) * np.where(np.arange(120) < 30, 1e-310, 1.0)
+    found = model.fit(X, y, weights).predict(X)
+    weights[:30] = 0.0
+    assert_array_equal(found, model.fit(X, y, weights).predict(X))
+    with warnings.catch_warnings():  # one row has nearly all of the weight
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, y, 10.0 ** rng.uniform(-307, 307, 120))
+    assert np.isfinite(model.predict(X)).all()
 
 
 @pytest.mark.parametrize("weight", [1e-310, 1e306])

@@ -23,7 +23,7 @@ def compute_devices(device, X):
     """Return the `Location` of every device in a list, or of a single device."""
     if not isinstance(device, list | tuple):
         device = [device]
-    elif not device or "auto" in device:
+    elif not device or "auto" in map(str, device):
         raise ValueError(
             "device must be one device or a list that names at least one, 'auto' not "
             f"among them; got {device!r}"
@@ -43,11 +43,11 @@ def compute_devices(device, X):
 
 
 def _location(device, X):
-    if device == "auto":
-        return location_of(X)
-    if device == "cpu":
-        return location_of(np.empty(0))
     name, _, index = str(device).partition(":")
+    if name == "auto":
+        return location_of(X)
+    if name == "cpu":
+        return location_of(np.empty(0))
     if name != "cuda" or (index and not index.isdigit()):
         raise ValueError(
             "device must be 'auto', 'cpu', 'cuda' or 'cuda:N', or a list of devices; "

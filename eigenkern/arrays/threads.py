@@ -287,8 +287,7 @@ class Team:
         The caller does not wait for helpers that have not begun.
         """
         n_threads = int(min(self.n_workers, len(arguments), seconds / SHARED_SECONDS))
-        # Executors can't be entered twice: a signal handler that predicts works alone.
-        alone = n_threads < 2 or getattr(_this_thread, "submits", False)
+        alone = n_threads < 2 or _submits()
         threads = None if alone else self._threads()
         n_helpers = 0 if threads is None else n_threads - self.caller_works
         left, helpers = deque(arguments), []
@@ -354,6 +353,8 @@ def _started(n_threads):
 
     Later submissions start no thread, so they can't fail.
     """
+    if _submits():
+        return None
     executor, all_run = ThreadPoolExecutor(n_threads, "eigenkern"), threading.Event()
     started = []
 
@@ -363,19 +364,30 @@ def _started(n_threads):
             _use_blas()  # all at the same time: each gets a buffer of its own
 
     try:
+        _this_thread.submits = True
         for _ in range(n_threads):  # each in a new thread, since the others wait
             started.append(executor.submit(begin))
     except RuntimeError:  # no more threads, of this user or in this container
         executor.shutdown(wait=False)
         all_run.set()
+        _this_thread.submits = False
         return _started(len(started)) if started else None
     finally:
+        _this_thread.submits = False
         all_run.set()
     return executor
 
 
 _helpers, _n_helpers, _helpers_lock = None, 0, threading.RLock()
 _this_thread = threading.local()
+
+
+def _submits():
+    """Whether this thread is just entering an executor, which it can't do twice.
+
+    A signal handler that predicts then works alone.
+    """
+    return getattr(_this_thread, "submits", False)
 
 
 def _help(work):

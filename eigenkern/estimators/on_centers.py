@@ -160,11 +160,13 @@ def _check_given_rows(estimator, data, selection):
     """Raise a ValueError if validation rows are given but not used."""
     if data.validation is None or selection == "holdout":
         return
+    needs, got = "selection='holdout'", f"selection={estimator.selection!r}"
+    if hasattr(estimator, "alpha"):
+        needs += " and alpha='path'"
+        got += f" and alpha={estimator.alpha!r}"
     raise ValueError(
         "X_val and y_val must be None unless a model is selected by them, with "
-        "selection='holdout'; got an array with "
-        f"selection={estimator.selection!r}"
-        + (f" and alpha={estimator.alpha!r}" if hasattr(estimator, "alpha") else "")
+        f"{needs}; got an array with {got}"
     )
 
 

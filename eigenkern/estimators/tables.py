@@ -94,13 +94,15 @@ class Columns:
 
     def _refused(self, j, kind):
         advice = (
-            "name it in categorical_features, or leave that at 'from_dtype', if it is "
-            "a category; convert it with pandas.to_numeric, or drop it, if not"
+            "name it in categorical_features, with all other categories, or make it "
+            "text (X[column].astype(str)), if it is a category; convert it with "
+            "pandas.to_numeric, or drop it, if not"
         )
         if kind == DATES:
             advice = (
                 "derive numbers from it, such as the year, the month, the day of the "
-                "week, the hour or the days since a date, and drop it"
+                "week, the hour, the days since a date or the seconds of a duration "
+                "(X[column].dt.total_seconds()), and drop it"
             )
         return f"column {self.name_of(j)} of X holds {kind}: {advice}"
 

@@ -47,10 +47,11 @@ _MANIFEST = "manifest.json"
 # Classes that occur in states, besides numbers, lists, dicts and arrays.
 _CLASSES = {cls.__name__: cls for cls in (Expansion, Iterate, State, StepTrials, Walk)}
 # Names of states, entries of a manifest, and errors of those that have another form.
-_STATE = r"state-[0-9]+\.npz"
+_STATE = r"state-[0-9]{1,15}\.npz"
 _KINDS = {"eigenkern": str, "estimator": str, "parameters": dict, "data": dict}
 _KINDS |= {"rng": dict, "chosen": dict, "state": None}
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_MALFORMED += (RecursionError, StopIteration)
 # Bytes for what is saved of an epoch, or of a block of random features, besides its
 # numbers: a block of one frequency took 0.8 kB in both files.
 _PART_BYTES = 4096
@@ -167,6 +168,7 @@ class Keeper:
                 _set_random_state(data.rng, found["rng"])
         self.data = data
         self._n_epochs, self._seconds = 0, time.monotonic()
+        self._continues = self._state is not None
 
     def _found(self, resume):
         """Return the manifest of the checkpoint in the folder, or None."""
@@ -214,6 +216,21 @@ class Keeper:
             yield
         except _MALFORMED as error:
             raise self._damaged(name) from error
+
+    @contextmanager
+    def continuing(self):
+        """Return a context of a step of the fit, which fails if the state is damaged.
+
+        A state is not checked value by value.
+        """
+        try:
+            yield
+        except ValueError:  # it may be of the data
+            raise
+        except _MALFORMED as error:
+            if not self._continues:
+                raise
+            raise self._damaged(_MANIFEST) from error
 
     def _check(self, found, made_of):
         """Raise a ValueError unless a checkpoint belongs to this fit."""

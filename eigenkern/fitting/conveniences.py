@@ -169,7 +169,7 @@ def _with_answers(method):
             elif "return_std" in parameters and hasattr(type(self), "predict_proba"):
                 hint = ": predict_proba has the probabilities"
             elif "return_cov" in parameters and hasattr(type(self), "predict"):
-                hint = ": return_std=True of RFMRegressor and NystromRegressor is near"
+                hint = ": RFMRegressor has return_std, NystromRegressor has both"
             else:
                 hint = _similar(parameters, signature.parameters)
             raise TypeError(f"{name}() {error}{hint}") from None

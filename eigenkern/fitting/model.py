@@ -2,6 +2,7 @@
 
 import math
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -131,7 +132,8 @@ class Model(Conveniences, CallbackSupportMixin, BaseEstimator):
             interrupted = train(
                 solver, rule, callbacks=callbacks, progress=progress, keeper=keeper
             )
-            fitted = attributes(interrupted)
+            with nullcontext() if keeper is None else keeper.continuing():
+                fitted = attributes(interrupted)
             if progress is not None:
                 progress.tell_end(rule, interrupted)
         except KeyboardInterrupt as interrupt:

@@ -6,6 +6,7 @@ ends, and then which coefficients are the model.
 
 import sys
 import time
+from contextlib import nullcontext
 from functools import cached_property
 
 import numpy as np
@@ -24,11 +25,13 @@ def train(solver, rule, *, callbacks=None, progress=None, keeper=None):
     if progress is not None:
         progress.start_iterations()
     interrupted = False
+    step = nullcontext if keeper is None else keeper.continuing
     for i in range(n_done, rule.max_iter):
         if callbacks is not None:
             callbacks.begin()
-        state = next(solver)
-        over = rule.update(state)
+        with step():
+            state = next(solver)
+            over = rule.update(state)
         if progress is not None:
             progress.update(rule)
         if callbacks is not None:

@@ -649,5 +649,10 @@ def _n_rows(piece):
             "batches must yield pieces (X, y) or (X, y, sample_weight); got "
             f"{type(piece).__name__}"
         )
+    if piece[0] is None or piece[1] is None:
+        raise ValueError(
+            "batches must yield pieces (X, y) or (X, y, sample_weight); got None as "
+            + ("X" if piece[0] is None else "y")
+        )
     y = piece[1]
     return y.shape[0] if hasattr(y, "shape") else len(y)

@@ -260,12 +260,12 @@ def validated(
     if rows is None and estimator._takes_tables:
         rows = estimator._frame_rows(X, reset)
     if rows is None:
-        X = detached(read(X) if reset else X)
+        X = detached(X if isinstance(X, np.memmap) and not reset else read(X))
         options = {"dtype": floats(X), "accept_sparse": estimator._accept_sparse}
         options |= {"reset": reset, "ensure_min_samples": ensure_min_samples}
         if estimator._takes_tables:
             options["ensure_all_finite"] = "allow-nan"
-        y = detached(computed(y))
+        y = detached(read(computed(y), "y"))
         try:
             return validate_data(estimator, X, y, **options, **checks_of_y)
         except (TypeError, ValueError) as error:
@@ -284,7 +284,7 @@ def validated(
     if isinstance(y, str):
         return rows
     # To check y alone, pass a placeholder for X.
-    y = computed(y)
+    y = read(computed(y), "y")
     _, y = check_X_y(np.zeros((rows.shape[0], 1)), y, **checks_of_y)
     return rows, y
 
@@ -371,11 +371,19 @@ def check_weights(sample_weight, n, name="sample_weight"):
     return _with_finite_sums(weights)
 
 
+# Weights below this part of the largest are 0: their roots are below its rounding.
+_NO_WEIGHT = 1e-30
+
+
 def _with_finite_sums(weights):
-    """Return weights whose sums and products with y are finite: only ratios matter."""
+    """Return weights whose sums, inverses and products with y are finite.
+
+    Only ratios matter.
+    """
     largest = weights.max()
-    exponent = int(largest < 1e-100) - int(largest > 1e100)
-    return np.ldexp(weights, 600 * exponent) if exponent else weights
+    if not 1e-100 < largest < 1e100:
+        weights = np.ldexp(weights, -np.frexp(largest)[1])
+    return np.where(weights < _NO_WEIGHT * weights.max(), 0.0, weights)
 
 
 def total_weights(sample_weight, of_class, labels, name="sample_weight"):

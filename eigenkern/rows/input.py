@@ -22,18 +22,25 @@ def is_dask(X):
     return hasattr(X, "__dask_graph__")
 
 
-def is_file(X):
+def is_file(X, name="X"):
     """Whether X is a memory map, or an array in an HDF5 or Zarr file."""
     if isinstance(X, np.memmap):
         return True
     package = type(X).__module__.partition(".")[0]
-    check_readable(X)
+    check_readable(X, name)
     return package in ("h5py", "zarr") and hasattr(X, "shape")
 
 
-def read(X):
-    """Return a memory map, which changes with its file, as an array; others as is."""
-    return np.array(X) if isinstance(X, np.memmap) else X
+def read(X, name="X"):
+    """Return what is in a file, which may change, as an array; others as is."""
+    if isinstance(X, np.memmap):
+        return np.array(X)
+    if not is_file(X, name):
+        return X
+    try:
+        return np.asarray(X[...])
+    finally:  # what is missing in a Zarr store reads as zeros
+        check_readable(X, name)
 
 
 def lazy_rows(X):

@@ -131,11 +131,13 @@ def check_finite_rows(X):
         raise ValueError("Input X contains NaN or infinity.")
 
 
-def check_readable(X):
-    """Raise a ValueError if rows are in an HDF5 file or Zarr store that is gone."""
+def check_readable(X, name="X"):
+    """Raise a ValueError if values are in an HDF5 file or Zarr store that is gone."""
     package = type(X).__module__.partition(".")[0]
     if package == "h5py" and not X:
-        raise ValueError("X must be in an open file; got a dataset of a closed one")
+        raise ValueError(
+            f"{name} must be in an open file; got a dataset of a closed one"
+        )
     if package == "zarr" and hasattr(X, "store"):
         from zarr import open_array
 
@@ -143,8 +145,8 @@ def check_readable(X):
             open_array(X.store, path=X.path, mode="r")
         except (OSError, ValueError, KeyError) as error:
             raise ValueError(
-                f"X must be in a Zarr store that exists; got an array of {X.store}, "
-                "which was deleted"
+                f"{name} must be in a Zarr store that exists; got an array of "
+                f"{X.store}, which was deleted"
             ) from error
 
 

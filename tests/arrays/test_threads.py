@@ -394,6 +394,26 @@ def test_a_signal_handler_may_share_out_tasks():
     assert sorted(calls) == sorted([*range(50)] * 2)
 
 
+def test_a_signal_handler_may_start_a_team():
+    """While a thread enters an executor, it can enter no other one."""
+    team, calls, found = Team(2), [], []
+    executor = team._threads()
+    submit = executor.submit
+
+    def with_signal(*args):
+        executor.submit = submit
+        sleeping = threads.SleepingTeam(2)
+        found.append(sleeping._own)
+        sleeping.run(calls.append, [(i,) for i in range(50)], 1.0)
+        return submit(*args)
+
+    executor.submit = with_signal
+    team.run(calls.append, [(i,) for i in range(50)], 1.0)
+    assert found == [None]
+    assert sorted(calls) == sorted([*range(50)] * 2)
+    assert threads.SleepingTeam(2)._own is not None
+
+
 def test_a_cached_property_has_no_lock():
     """A thread that computes one must not keep another, or a fork, waiting."""
     second = threading.Event()

@@ -776,6 +776,7 @@ def inside(*names, **values):
         inside("state", file="/etc/passwd"),
         inside("state", file="manifest.json"),
         inside("state", file=3),
+        inside("state", file="state-" + "9" * 300 + ".npz"),
         inside("state", tree=[]),
         inside("state", tree={"rule": {"class": "Popen", "of": {}}}),
         inside("state", tree={"rule": {"array": "host99"}}),
@@ -793,6 +794,47 @@ def test_a_forged_checkpoint_is_refused(change, fitted):
     """A right checksum makes no right content; nothing outside the folder is read."""
     model, X, y, folder = fitted
     forged(folder, change)
+    assert_refused(model, X, y, folder, "is damaged: manifest.json")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        inside("state", "tree", "solver", "_search", _losses=""),
+        inside("state", "tree", "solver", "_search", _trials=[3]),
+        inside("state", "tree", "solver", "_search", _remaining=2**70),
+        inside("state", "tree", "rule", losses=[[]]),
+        inside("state", "tree", "rule", scores="/dev/zero"),
+    ],
+)
+def test_a_forged_state_of_an_unfinished_fit_is_refused(change, data, tmp_path, copies):
+    """Some values are used only after an epoch."""
+    X, y, _ = data
+    model = EigenProRegressor(**MACHINE, max_iter=3, random_state=0)
+    clone(model).fit(X, y, checkpoint=every_epoch(tmp_path / "fit"))
+    forged(copies[0], change)
+    before = dict(vars(model))
+    with pytest.raises(ValueError, match=r"is damaged: manifest\.json"):
+        model.fit(X, y, checkpoint=copies[0], resume=True)
+    assert vars(model) == before
+
+
+def test_an_error_of_a_callback_is_no_damage(data, tmp_path, copies, monkeypatch):
+    X, y, _ = data
+    model = EigenProRegressor(**MACHINE, max_iter=3, random_state=0)
+    clone(model).fit(X, y, checkpoint=every_epoch(tmp_path / "fit"))
+
+    def wrong(*args):
+        raise TypeError("of the callback")
+
+    monkeypatch.setattr(training.Callbacks, "end", wrong)
+    with pytest.raises(TypeError, match="of the callback"):
+        model.fit(X, y, checkpoint=copies[0], resume=True)
+
+
+def test_a_deep_manifest_is_refused(fitted):
+    model, X, y, folder = fitted
+    (folder / "manifest.json").write_text("[" * 200_000)
     assert_refused(model, X, y, folder, "is damaged: manifest.json")
 
 

@@ -373,6 +373,33 @@ def test_a_file_that_is_lost_during_a_fit(n_calls, store, tmp_path):
     assert vars(model) == before
 
 
+@pytest.mark.parametrize("cls", [NystromRegressor, LinearEigenProRegressor])
+def test_a_small_store_that_is_lost_while_it_is_read(cls, tmp_path, monkeypatch):
+    """What fits into memory is read at once."""
+    store = zarr_array(X[:200], tmp_path)
+    get = type(store).__getitem__
+
+    def lost(self, key):
+        shutil.rmtree(tmp_path / "X.zarr", ignore_errors=True)
+        return get(self, key)
+
+    monkeypatch.setattr(type(store), "__getitem__", lost)
+    model = cls()
+    with pytest.raises(ValueError, match="X must be in a Zarr store that exists"):
+        model.fit(store, Y[:200])
+    assert not hasattr(model, "n_features_in_")
+
+
+def test_targets_in_a_file(tmp_path):
+    model = NystromRegressor(random_state=0)
+    with h5py.File(tmp_path / "y.h5", "w") as file:
+        y = file.create_dataset("y", data=Y[:200])
+        found = model.fit(X[:200], y).predict(X)
+    assert_array_equal(found, model.fit(X[:200], Y[:200]).predict(X))
+    with pytest.raises(ValueError, match="y must be in an open file; got a dataset"):
+        model.fit(X[:200], y)
+
+
 LIMITED = """
 import resource, sys
 import h5py, numpy as np

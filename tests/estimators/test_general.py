@@ -622,6 +622,8 @@ def test_exact_projections_need_memory(p, data, monkeypatch):
         ([], "batches must yield pieces"),
         ([None], "got NoneType"),
         ([(np.ones((9, 4)), np.arange(9)), None], "got NoneType"),
+        ([(np.ones((9, 4)), np.arange(9)), (np.ones((9, 4)), None)], "None as y"),
+        ([(None, None)], "got None as X"),
         (3, "batches must be an iterable of pieces"),
         (
             [np.zeros((5, 4))],
