@@ -407,7 +407,7 @@ class EpochRule(Rule):
         if not self._scored:
             return self._last_good()
         best, coef = self._best_rank, self._coef
-        least = self.scores[self.kept - 1]
+        least = dict(zip(self._ranks, self.scores, strict=True)).get(best, -np.inf)
         for other in (self._start, self._problem.initial_coef()):
             score, rank = self._ranked(other)
             # The log loss of few rows of a class does not outweigh their accuracy.

@@ -120,6 +120,9 @@ MODELS = {
         n_centers=60, batch_size=5, cache_size=0
     ),
     "validation": EigenProRegressor(**MACHINE, early_stopping=True),
+    "validation of costly classes": EigenProClassifier(
+        **MACHINE, early_stopping=True, class_weight={0: 5.0}
+    ),
     "an absurd step": EigenProRegressor(algorithm="eigenpro2", step_size=1e6),
     "calibrated": EigenProClassifier(**MACHINE),
     "calibrated, centers": EigenProClassifier(algorithm="eigenpro4", n_centers=40),
