@@ -23,12 +23,16 @@ from eigenkern import (
     EigenProRegressor,
     FalkonLikeClassifier,
     FalkonLikeRegressor,
+    KernelNoveltyDetector,
+    KernelPCA,
     LinearEigenProClassifier,
     LinearEigenProRegressor,
     NystromClassifier,
     NystromRegressor,
     NytroClassifier,
     NytroRegressor,
+    RandomFourierFeatures,
+    RBFNetworkFeatures,
     RFMClassifier,
     RFMRegressor,
 )
@@ -289,3 +293,43 @@ def test_the_order_of_the_rows_does_not_matter(model, table):
     weights = None if weights is None else weights[back]
     other = fitted(model, X[back], targets[back], weights)
     assert_same_values(one, other, X, targets)
+
+
+# What no parameter takes, or not every one: sizes stay small where iterations count.
+HUGE = 10**12
+ODD = [None, True, 0, -1, 3, HUGE, 0.5, -0.5, 1e400, float("nan"), "", "auto", "odd"]
+ODD += [[], [1], ["a", 2], (0.1, 0.9), {}, {"a": 1}, {0: -1.0}, object()]
+ODD += [np.ones(2), np.array("odd"), np.float32(0.25), np.int8(2), np.eye(3), 1j, b"x"]
+PUBLIC = [
+    *CLOSED_FORMS[:2],
+    *CLOSED_FORMS[3:7],
+    *CLOSED_FORMS[9:],
+    *ITERATIONS,
+    *LEARNED,
+]
+PUBLIC += [KernelPCA(), KernelNoveltyDetector()]
+PUBLIC += [RandomFourierFeatures(n_components=10), RBFNetworkFeatures(n_centers=5)]
+_X = np.random.default_rng(0).standard_normal((40, 3))
+
+
+@parametrized(*PUBLIC)
+@given(data=st.data())
+@examples(12)
+def test_an_odd_parameter_is_named(model, data):
+    name = data.draw(st.sampled_from(sorted(model.get_params(deep=False))))
+    value = data.draw(st.sampled_from(ODD))
+    if name in ("max_iter", "max_rounds") and value is HUGE:
+        value = 2  # so many are right, and take as long
+    note(f"{name}={value!r}")
+    y = (_X[:, 0] > 0).astype(int) if is_classifier(model) else _X[:, 0]
+    model = clone(model).set_params(**{"random_state": 0} | {name: value})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        try:
+            model.fit(_X, y)
+        except (ValueError, MemoryError) as error:
+            event("refused")
+            assert re.search(rf"\b{name}\b", str(error))
+            assert not hasattr(model, "n_features_in_")
+        else:
+            event("taken")

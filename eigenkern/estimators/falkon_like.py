@@ -311,6 +311,9 @@ class ResidualLines:
     def close(self):
         """Do nothing: there is no line to end."""
 
+    def tell_end(self, rule, interrupted):
+        """Do nothing: the last line tells the residual."""
+
 
 class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
     """Kernel ridge regression on centers by preconditioned conjugate gradients.

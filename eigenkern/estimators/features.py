@@ -8,7 +8,6 @@ from sklearn.base import (
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
 )
-from sklearn.utils import check_random_state
 
 from ..arrays.array import (
     ArrayLike,
@@ -32,6 +31,7 @@ from ..fitting.validation import (
     check_rows,
     on_its_device,
     publish,
+    random_generator,
     validated,
     warn_of_few_rows,
 )
@@ -98,7 +98,7 @@ class FeatureMap(
         self._check_parameters()
         X = validated(self, X, reset=True, ensure_min_samples=2)
         compute_device(self.device, X)
-        publish(self, self._fitted(X, check_random_state(self.random_state)))
+        publish(self, self._fitted(X, random_generator(self.random_state)))
         self._warn_of_far_values(X)
         return self
 

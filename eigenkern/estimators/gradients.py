@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from sklearn.utils import check_random_state
 
 from ..arrays.array import ArrayLike, RandomState, device_of, location_of, move, slices
 from ..arrays.linalg import large_product
@@ -16,6 +15,7 @@ from ..fitting.validation import (
     check_rows,
     check_weights,
     computing,
+    random_generator,
 )
 from ..problems.problem import take
 
@@ -146,7 +146,7 @@ def average_gradient_outer_product(
         check_number("max_rows", max_rows, 1, integer=True)
     X = _checked_rows(model, X, "average_gradient_outer_product")
     weights = check_weights(sample_weight, X.shape[0])
-    rng = check_random_state(random_state)
+    rng = random_generator(random_state)
     if max_rows is not None and max_rows < X.shape[0]:
         rows = np.sort(rng.choice(X.shape[0], max_rows, replace=False))
         X = take(X, rows)

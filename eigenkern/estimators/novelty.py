@@ -5,7 +5,6 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, OutlierMixin
-from sklearn.utils import check_random_state
 
 from ..arrays import memory
 from ..arrays.array import (
@@ -31,6 +30,7 @@ from ..fitting.validation import (
     check_rows,
     on_its_device,
     publish,
+    random_generator,
     validated,
     warn_user,
 )
@@ -192,7 +192,7 @@ class KernelNoveltyDetector(Conveniences, OutlierMixin, BaseEstimator):
         check_number("contamination", self.contamination, 0, 0.5, open_low=True)
         X = validated(self, X, reset=True, ensure_min_samples=2)
         location = compute_device(self.device, X)
-        rng = check_random_state(self.random_state)
+        rng = random_generator(self.random_state)
         n_drawn = self.n_centers + _MOST_LEFT_OUT
         X = rows_at(X, uniform_indices(X.shape[0], n_drawn, rng))
         first, which = distinct_rows(X)

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.callback import CallbackSupportMixin, with_callbacks
-from sklearn.utils import check_random_state
 
 from ..arrays.array import location_of, move, to_numpy
 from ..arrays.devices import compute_devices
@@ -38,6 +37,7 @@ from .validation import (
     check_rows,
     check_verbose,
     publish,
+    random_generator,
     replaced_parameters,
     total_weights,
     validated,
@@ -275,7 +275,7 @@ class Model(Conveniences, CallbackSupportMixin, BaseEstimator):
         return stops_early(self) or calibrates(self)
 
     def _make_rng(self):
-        return check_random_state(self.random_state)
+        return random_generator(self.random_state)
 
     def _progress(self):
         """Return the progress display, or None."""

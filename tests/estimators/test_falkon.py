@@ -316,3 +316,16 @@ def test_other_libraries_agree(cls, n_centers, other_xp, three_classes):
 def test_bad_parameters(parameters, message, regression):
     with pytest.raises(ValueError, match=message):
         FalkonLikeRegressor(**parameters).fit(*regression[:2])
+
+
+@pytest.mark.parametrize("cls", [FalkonLikeRegressor, FalkonLikeClassifier])
+@pytest.mark.parametrize("options", [{}, {"n_centers": 30, "alpha": 1e-6}], ids=str)
+def test_verbose_shows_the_residual(cls, options, rng, capsys):
+    X = rng.standard_normal((200, 3))
+    y = (X[:, 0] > 0).astype(int)
+    model = cls(random_state=0, verbose=1, **options).fit(X, y)
+    last = capsys.readouterr().out.splitlines()[-1]
+    what = f"iteration {model.n_iter_}" if options else "solved directly"
+    assert last.startswith(f"{cls.__name__}: {what}: residual")
+    plain = cls(random_state=0, **options).fit(X, y)
+    assert_array_equal(model.dual_coef_, plain.dual_coef_)
