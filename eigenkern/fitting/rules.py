@@ -7,10 +7,10 @@ ends, and then which coefficients are the model.
 import sys
 import time
 from contextlib import nullcontext
-from functools import cached_property
 
 import numpy as np
 
+from ..arrays.threads import cached_property
 from ..methods.state import Saved
 from .validation import warn_user
 
