@@ -201,7 +201,9 @@ def test_device_without_a_gpu(device, three_classes, no_work):
 
 
 @pytest.mark.parametrize(
-    "device", [np.array(["cpu", "cpu"]), np.ones(2), [np.ones(2)], {"cpu": 1}], ids=str
+    "device",
+    [np.array(["cpu", "cpu"]), np.ones(2), [np.ones(2)], {"cpu": 1}, "cpu:0", "auto:1"],
+    ids=str,
 )
 def test_a_device_that_is_none(device, three_classes, no_work):
     with pytest.raises(ValueError, match="device must be 'auto', 'cpu', 'cuda' or"):

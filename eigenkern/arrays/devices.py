@@ -43,11 +43,12 @@ def compute_devices(device, X):
 
 
 def _location(device, X):
-    name, _, index = str(device).partition(":")
-    if name == "auto":
+    text = str(device)  # an array has no truth value
+    if text == "auto":
         return location_of(X)
-    if name == "cpu":
+    if text == "cpu":
         return location_of(np.empty(0))
+    name, _, index = text.partition(":")
     if name != "cuda" or (index and not index.isdigit()):
         raise ValueError(
             "device must be 'auto', 'cpu', 'cuda' or 'cuda:N', or a list of devices; "

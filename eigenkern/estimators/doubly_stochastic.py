@@ -831,8 +831,9 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         Mean loss of each epoch, each batch measured before its update.
     validation_scores_ : list of float or None
         Accuracy on the held-out rows after each epoch; None without early stopping.
-        As long as it is not above that of the commonest class, for which a rare class
-        may be the reason, the loss on these rows tells which epoch is best.
+        As long as it is not above that of the commonest class, as with a rare class,
+        the loss on these rows tells which epoch is best; with `class_weight` it is
+        their log loss without these weights.
     feature_mean_ : array of shape (n_outputs,)
         Mean of the sum over blocks; the steps exclude it.
     block_sums_ : array of shape (n_blocks, n_outputs)

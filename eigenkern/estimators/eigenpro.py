@@ -786,8 +786,9 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         of the system they solve, ``(K + alpha n W^-1) a - y``, and falls to zero.
     validation_scores_ : list of float or None
         Accuracy on the held-out rows after each epoch; None without early stopping.
-        As long as it is not above that of the commonest class, for which a rare class
-        may be the reason, the loss on these rows tells which epoch is best.
+        As long as it is not above that of the commonest class, as with a rare class,
+        the loss on these rows tells which epoch is best; with `class_weight` it is
+        their log loss without these weights.
     calibration_ : object
         How `predict_proba` maps values to probabilities: `scale`, `offsets`, `floor`.
         Epochs use a tenth of the rows for this, at most 1000, which a second model

@@ -168,7 +168,7 @@ class _Nystrom(KernelModel):
 
     def _solution(self, problem, alphas, selection, chooser):
         """Yield the model of the best lambda, that of `chooser`, fitted to all rows."""
-        everything, path = problem.everything, RidgePath(alphas)
+        path = RidgePath(alphas)
         self._say(f"normal equations of {len(problem.train.index)} rows")
         alpha, found, spectrum = float(alphas[0]), {}, None
         ends = alphas.min(), alphas.max()
@@ -182,8 +182,9 @@ class _Nystrom(KernelModel):
             found["alphas_"] = problem.to_source(alphas)
             found["validation_path_"] = problem.to_source(errors)
             if problem.refits or chooser is not problem:
-                spectrum = everything.spectrum if spectrum.indefinite else None
-            del chooser
+                del chooser  # two problems at a time take twice the memory
+                spectrum = problem.everything.spectrum if spectrum.indefinite else None
+        everything = problem.everything
         if self.store_coef_path:
             found["coef_path_"] = problem.dual_coef_path(
                 everything.spectrum_between(*ends), path
@@ -706,14 +707,14 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
                 "differ in their intercepts too; got True"
             )
 
-    def _solution(self, problem, alphas, selection, chooser):
+    def _solution(self, *given):
+        return (self._by_newton if has_log_loss(self) else super()._solution)(*given)
+
+    def _by_newton(self, problem, alphas, selection, chooser):
         """Yield the model of the best lambda, that of `chooser`, fitted to all rows."""
-        if not has_log_loss(self):
-            yield from super()._solution(problem, alphas, selection, chooser)
-            return
         selects = selection is not None
-        for one in {problem, chooser}:
-            one.iterates(float(alphas.min()), to_its_end=not selects)
+        problem.iterates(float(alphas.min()), to_its_end=not selects)
+        chooser.iterates(float(alphas.min()), to_its_end=not selects)
         self._say(f"Newton steps on {len(problem.train.index)} rows")
         alpha, found, coef = float(alphas[0]), {}, problem.start
         if not problem.constant:
@@ -722,6 +723,7 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
                 one_deviation = self.one_standard_error
                 alpha, other, errors = best_of_path(chooser, alphas, one_deviation)
                 coef = other if chooser is problem else coef
+                del chooser, other
                 warn_at_end(self, alphas, errors)
                 n_tried = int(np.sum(~np.isnan(errors)))
                 self._say(f"path of {n_tried} values: alpha = {alpha:.3g}")

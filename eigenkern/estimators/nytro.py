@@ -148,8 +148,9 @@ class _Nytro(KernelModel):
         found = {"selection_": plan.selection}
 
         def factorized():  # when training begins
-            chooser = choosing_problem(self, data, problem, plan)
-            yield self._factorized(problem, plan, chooser)
+            yield self._factorized(
+                problem, plan, choosing_problem(self, data, problem, plan)
+            )
 
         if plan.method == "path":
             return problem, factorized(), found, SolutionRule(problem)
@@ -173,7 +174,7 @@ class _Nytro(KernelModel):
 
         It is found by the spectrum of the normal equations of `chooser`.
         """
-        everything, steps, errors = problem.everything, plan.path, None
+        steps, errors, own = plan.path, None, chooser is problem
         self._say(f"normal equations of {len(problem.train.index)} rows")
         spectrum = chooser.path_spectrum(plan.selection, 0.0, math.inf)
         warn_if_indefinite(self, spectrum)
@@ -188,21 +189,22 @@ class _Nytro(KernelModel):
             self._say(f"path of {steps[-1]} iterations: t = {steps[best]}")
             if steps[-1] < end:
                 self._warn_at_end(steps, errors, best)
+        del chooser  # two problems at a time take twice the memory
         t, held_out, coef_path = int(steps[best]), None, None
         # By theorem 5 of the paper t steps gamma are as good, up to a constant, as the
         # penalty lambda = 1 / (gamma t).
         penalty = 1 / (step * t) if t else math.inf
         if problem.calibrates and problem.validation is not None:
-            if chooser is not problem:
+            if not own:
                 spectrum = problem.path_spectrum(plan.selection, penalty, penalty)
             b = spectrum.coef(_stable(spectrum, step, t).filters(spectrum)[:, 0])
             held_out = problem.held_out(b, problem.training.mean)
         elif problem.calibrates and plan.selection is not None:
-            own = problem.training.spectrum
-            held_out = problem.left_out(path=_stable(own, step, t))
-        if problem.refits or chooser is not problem:
+            of_own = problem.training.spectrum
+            held_out = problem.left_out(path=_stable(of_own, step, t))
+        if problem.refits or not own:
             low, high = (0, math.inf) if self.store_coef_path else (penalty, penalty)
-            spectrum = everything.spectrum_between(low, high)
+            spectrum = problem.everything.spectrum_between(low, high)
         step, t = stable_step(step, spectrum.top, t)
         b = spectrum.coef(DescentPath([t], step).filters(spectrum)[:, 0])
         if self.store_coef_path:

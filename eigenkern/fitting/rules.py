@@ -335,33 +335,40 @@ class EpochRule(Rule):
         model; if it is not, minus the loss in units of that model's. With costs of
         classes, of which few rows would decide, it is minus the log loss without them.
         """
-        score, loss = self._judged(coef)
+        values = self._problem.validation_values(coef)
+        score = self._score(values)
         if not self._model._score_is_accuracy:
             return score, score
         if self._data.of_class is not None:
-            return score, -float(self._losses(coef)[0].mean())
+            return score, -float(self._losses_of(values)[0].mean())
         of_constant, unit = self._of_constant
         gain = score - of_constant
-        return score, gain if gain > 0 else -loss / (unit or 1.0)
+        return score, gain if gain > 0 else -self._loss(values) / unit
 
     @cached_property
     def _of_constant(self):
-        return self._judged(self._problem.initial_coef())
+        """The score and the loss, or 1 if it has none, of the constant model."""
+        values = self._problem.validation_values(self._problem.initial_coef())
+        return self._score(values), self._loss(values) or 1.0
 
-    def _judged(self, coef):
-        """Return the score and loss of coefficients on the held-out rows."""
-        values, data = self._problem.validation_values(coef), self._data
-        rows = self._held_out
-        w, labels = data.weights_of(rows), data.labels[rows]
-        score = self._model._score_values(values, labels, w)
-        if not self._model._score_is_accuracy:
-            return score, None
+    def _score(self, values):
+        """Return the score of values of the held-out rows."""
+        data, rows = self._data, self._held_out
+        return self._model._score_values(
+            values, data.labels[rows], data.weights_of(rows)
+        )
+
+    def _loss(self, values):
+        """Return the weighted mean loss of values of the held-out rows."""
+        data, rows = self._data, self._held_out
         losses = self._problem.losses_of(data.targets[rows], values)
-        return score, np.average(losses, weights=w)
+        return np.average(losses, weights=data.weights_of(rows))
 
     def _losses(self, coef):
         """Return the log loss and squared error of each held-out row, with weights."""
-        values = self._problem.validation_values(coef)
+        return self._losses_of(self._problem.validation_values(coef))
+
+    def _losses_of(self, values):
         values = np.clip(values, -_FARTHEST, _FARTHEST)
         found = self._data.out_of_sample(self._held_out, values)
         residual, w = found.values - found.targets, found.weights
@@ -407,7 +414,8 @@ class EpochRule(Rule):
         if not self._scored:
             return self._last_good()
         best, coef = self._best_rank, self._coef
-        least = dict(zip(self._ranks, self.scores, strict=True)).get(best, -np.inf)
+        of_best = dict(zip(self._ranks, self.scores, strict=True))
+        least = of_best.get(best, -np.inf)  # no epoch has a rank if all are NaN
         for other in (self._start, self._problem.initial_coef()):
             score, rank = self._ranked(other)
             # The log loss of few rows of a class does not outweigh their accuracy.

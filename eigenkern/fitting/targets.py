@@ -23,6 +23,8 @@ class RegressionTargets(RegressorMixin):
 
     #: Options of scikit-learn's check of y.
     _checks_of_y = {"multi_output": True, "y_numeric": True}
+    #: Whether `_score_values` counts right labels, and may say nothing of a rare class.
+    _score_is_accuracy = False
 
     def _encode(self, y, dtype, *, reset=True, name=None):
         """Return (Y, y): float64 targets (n, l), and y, on the host.
@@ -50,8 +52,6 @@ class RegressionTargets(RegressorMixin):
     def _calibrated(self, data, found):
         """Return no attributes: numbers have no probabilities."""
         return {}
-
-    _score_is_accuracy = False
 
     def _score_values(self, F, labels, weights):
         """Return R^2 of the values F (n, l) on the host."""
@@ -118,6 +118,7 @@ class ClassificationTargets(ClassifierMixin):
     """Labels as -1, +1 in one column (two classes), or as one column per class."""
 
     _checks_of_y = {}
+    _score_is_accuracy = True
 
     def _encode(self, y, dtype, *, reset=True, name=None):
         """Return (Y, codes): float64 targets (n, l), and codes of the classes.
@@ -233,8 +234,6 @@ class ClassificationTargets(ClassifierMixin):
         if F.shape[1] > 1:
             return F
         return namespace(F).concat([0.5 - 0.5 * F, 0.5 + 0.5 * F], axis=1)
-
-    _score_is_accuracy = True
 
     def _score_values(self, F, labels, weights):
         """Return the accuracy of the values F (n, l) on the host."""

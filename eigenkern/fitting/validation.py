@@ -331,6 +331,17 @@ def check_same_location(estimator, location, method):
         )
 
 
+def random_generator(random_state):
+    """Return the RandomState that `random_state` asks for, as in scikit-learn."""
+    try:
+        return check_random_state(random_state)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            "random_state must be an integer from 0 to 2**32 - 1, a RandomState or "
+            f"None; got {random_state!r}"
+        ) from error
+
+
 def check_weights(sample_weight, n, name="sample_weight"):
     """Return the weights as a float64 array on the host, or None.
 
@@ -370,17 +381,6 @@ def check_weights(sample_weight, n, name="sample_weight"):
             f"{name} must have a positive weight; got zero for every sample"
         )
     return _with_finite_sums(weights)
-
-
-def random_generator(random_state):
-    """Return the RandomState that `random_state` asks for, as in scikit-learn."""
-    try:
-        return check_random_state(random_state)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            "random_state must be an integer from 0 to 2**32 - 1, a RandomState or "
-            f"None; got {random_state!r}"
-        ) from error
 
 
 # Weights below this part of the largest are 0: their roots are below its rounding.

@@ -22,36 +22,64 @@ from eigenkern.fitting.rules import EpochRule, Judges
 from eigenkern.methods.state import State
 
 
+def after_epochs(scores, losses=None):
+    """Return a rule after epochs with some scores, or accuracies and losses.
+
+    Coefficients are the numbers of the epochs; the last value, -1, is that of the
+    constant model.
+    """
+    problem = SimpleNamespace(
+        within=0.0,
+        initial_coef=lambda: -1,
+        validation_values=lambda coef: coef,
+        losses_of=lambda _, epoch: np.array([losses[epoch]]),
+        fitted_attributes=lambda coef: {"coef_": coef},
+    )
+    model = SimpleNamespace(
+        max_iter=len(scores) - 1,
+        tol=1e-4,
+        n_iter_no_change=5,
+        _score_is_accuracy=losses is not None,
+        _score_values=lambda epoch, *_: scores[epoch],
+    )
+    data = SimpleNamespace(
+        labels=np.zeros(1),
+        targets=np.zeros((1, 1)),
+        weights_of=np.ones_like,
+        of_class=None,
+        out_of_sample=lambda _, values: values,
+    )
+    rule = EpochRule(model, problem, data, held_out=[0])
+    for i in range(len(scores) - 1):
+        rule.update(State(i, loss=1.0 / (i + 1), step_size=1.0))
+    return rule
+
+
 @pytest.mark.parametrize(
     ("scores", "best"),
     [((0.2, 0.5, 0.4), 1), ((np.nan, 0.5, np.nan), 1), ((0.3, np.nan, 0.1), 0)],
 )
 def test_the_best_scored_epoch_is_the_model(scores, best):
     """A score of NaN is never the best."""
-    problem = SimpleNamespace(
-        within=0.0,
-        initial_coef=lambda: -1,
-        validation_values=lambda coef: coef,
-        fitted_attributes=lambda coef: {"coef_": coef},
-    )
-    # Coefficients are epoch numbers; zero and the start have no score.
-    model = SimpleNamespace(
-        max_iter=3,
-        tol=1e-4,
-        n_iter_no_change=5,
-        _score_is_accuracy=False,
-        _score_values=lambda epoch, *_: np.nan if epoch < 0 else scores[epoch],
-    )
-    data = SimpleNamespace(
-        labels=np.zeros(1),
-        weights_of=np.ones_like,
-        out_of_sample=lambda _, values: values,
-    )
-    rule = EpochRule(model, problem, data, held_out=[0])
-    for i in range(3):
-        rule.update(State(i, loss=1.0 / (i + 1), step_size=1.0))
+    rule = after_epochs([*scores, np.nan])
     assert rule.fitted_attributes()["coef_"] == best
     assert rule.out_of_sample() == best
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "losses", "best"),
+    [
+        ((0.9, 0.9, 0.9, 0.9), (0.8, 0.3, 0.5, 0.6), 1),
+        ((0.9, 0.7, 0.6, 0.9), (0.8, 0.7, 0.5, 0.6), 2),
+        ((0.8, 0.91, 0.9, 0.9), (0.2, 0.9, 0.1, 0.3), 1),
+        ((0.8, 0.9, 0.9, np.nan), (1.2, 1.1, 1.3, np.nan), -1),
+    ],
+)
+def test_the_loss_ranks_epochs_no_better_than_one_class(accuracies, losses, best):
+    """The constant model has accuracy .9 and loss 1."""
+    attributes = after_epochs([*accuracies, 0.9], [*losses, 1.0]).fitted_attributes()
+    assert attributes["coef_"] == best
+    assert_array_equal(attributes["validation_scores_"], accuracies)
 
 
 def judged(*errors):
@@ -219,46 +247,6 @@ def test_given_rows_of_sparse_data_and_other_libraries(rng, other_xp):
         X, y, *given = (other_xp.asarray(a) for a in (X, y, *given))
         other = clone(kernel).fit(X, y, X_val=given[0], y_val=given[1])
     assert_allclose(other.validation_scores_, dense.validation_scores_, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("accuracies", "losses", "best"),
-    [
-        ((0.9, 0.9, 0.9, 0.9), (0.8, 0.3, 0.5, 0.6), 1),
-        ((0.9, 0.7, 0.6, 0.9), (0.8, 0.7, 0.5, 0.6), 2),
-        ((0.8, 0.91, 0.9, 0.9), (0.2, 0.9, 0.1, 0.3), 1),
-        ((0.8, 0.9, 0.9, np.nan), (1.2, 1.1, 1.3, np.nan), -1),
-    ],
-)
-def test_the_loss_ranks_epochs_no_better_than_one_class(accuracies, losses, best):
-    """Epoch -1 is the constant model, with accuracy .9 and loss 1."""
-    values = np.array([*accuracies, 0.9]), np.array([*losses, 1.0])
-    problem = SimpleNamespace(
-        within=0.0,
-        initial_coef=lambda: -1,
-        validation_values=lambda coef: coef,
-        losses_of=lambda _, epoch: values[1][epoch : epoch + 1 or None],
-        fitted_attributes=lambda coef: {"coef_": coef},
-    )
-    model = SimpleNamespace(
-        max_iter=4,
-        tol=1e-4,
-        n_iter_no_change=5,
-        _score_is_accuracy=True,
-        _score_values=lambda epoch, *_: values[0][epoch],
-    )
-    data = SimpleNamespace(
-        labels=np.zeros(1),
-        targets=np.zeros((1, 1)),
-        weights_of=np.ones_like,
-        of_class=None,
-    )
-    rule = EpochRule(model, problem, data, held_out=[0])
-    for i in range(4):
-        rule.update(State(i, loss=1.0 / (i + 1), step_size=1.0))
-    attributes = rule.fitted_attributes()
-    assert attributes["coef_"] == best
-    assert_array_equal(attributes["validation_scores_"], accuracies)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=str)
