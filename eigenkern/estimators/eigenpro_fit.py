@@ -284,7 +284,8 @@ class OnRows(Basis):
         else:
             return None
         loss = weighted_mean_square(found.residual, w)
-        if not loss <= problem.loss(problem.initial_coef()):
+        of_mean = problem.loss(problem.initial_coef())
+        if not loss <= problem.up_to_rounding(of_mean):
             return None
         self.problem = problem
         places = np.arange(n - found.kept.shape[0], n)

@@ -371,7 +371,7 @@ class OnFeatures(Basis):
             normal=problem.normal,
         )
         of_mean = weighted_mean_square(problem.targets, problem.weights)
-        if found is None or not found.loss <= of_mean:
+        if found is None or not found.loss <= problem.up_to_rounding(of_mean):
             return None
         problem.normal = None
         places, kept = np.arange(found.kept.shape[0]), to_numpy(found.kept)

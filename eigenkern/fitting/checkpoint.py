@@ -24,7 +24,7 @@ import time
 import types
 import zipfile
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 
 import joblib
@@ -338,6 +338,9 @@ class Keeper:
         with self._reading(_MANIFEST):
             saved = _from_tree(state["tree"], arrays)
             rule.load(saved["rule"])
+            for values in (rule.losses, rule.scores or rule.losses):
+                if np.asarray(values, dtype=float).shape != (len(rule.losses),):
+                    raise ValueError("not a number for each epoch")
             if not state["over"]:
                 solver.load(saved["solver"])
             _set_random_state(self.data.rng, saved["rng"])
@@ -552,8 +555,12 @@ def _from_tree(tree, arrays):
         if "array" in found:
             return arrays[found["array"]]
         if "class" in found:
-            value = object.__new__(_CLASSES[found["class"]])
-            vars(value).update(found["of"])
+            cls, attributes = _CLASSES[found["class"]], found["of"]
+            for field in fields(cls) if is_dataclass(cls) else ():
+                if field.type in (int, float) and field.name in attributes:
+                    float(attributes[field.name])  # a number, or an error
+            value = object.__new__(cls)
+            vars(value).update(attributes)
             return value
         # JSON has numbers as keys of a dict only in the form of text.
         return {int(k) if k.isdigit() else k: v for k, v in found.items()}

@@ -451,9 +451,9 @@ class EpochRule(Rule):
         If that of the last epoch is far below it, not all rows are checked.
         """
         problem = self._problem
-        zero, eps = problem.initial_coef(), float(problem.xp.finfo(problem.dtype).eps)
+        zero = problem.initial_coef()
         # If all rows are equal, the best model is the mean, found up to rounding.
-        limit = problem.model_loss(zero) * (1 + 10 * eps)
+        limit = problem.up_to_rounding(problem.model_loss(zero))
         if self.losses[-1] <= _HIGH_LOSS * limit:
             of_some = [problem.model_loss(one, _N_CHECKED) for one in (coef, zero)]
             if of_some[0] <= of_some[1]:

@@ -208,8 +208,8 @@ class Falkon:
             b = P.inner(c)
             return P.inner_transposed(gradient(b, None) + alpha * b)
 
-        shape = matrix.shape[1], targets.shape[1]
-        zero = xp.zeros(shape, dtype=xp.float64, device=device_of(targets))
+        self._shape = matrix.shape[1], targets.shape[1]
+        zero = xp.zeros(self._shape, dtype=xp.float64, device=device_of(targets))
         rhs = P.inner_transposed(-gradient(zero, targets))
         check_finite(rhs)
         start = zero if start is None else P.preimage(start)
@@ -230,4 +230,12 @@ class Falkon:
         return self._state
 
     def load(self, saved):
+        """Continue from what another one saved; None: begin."""
+        if saved is not None:
+            X, R, P, R_Z, residuals, active, _ = saved
+            shape = self._shape[0], len(active)
+            if not X.shape == R.shape == P.shape == shape == (shape[0], *R_Z.shape):
+                raise ValueError("not the state of these outputs")
+            if residuals.shape != self._shape[1:]:
+                raise ValueError("not the residuals of these outputs")
         self._solutions, self._state = self._solve(state=saved), saved

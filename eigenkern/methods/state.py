@@ -1,6 +1,7 @@
 """The state of an iteration: what a solver yields, and what a checkpoint holds."""
 
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -54,11 +55,17 @@ class Saved:
         return saved
 
     def load(self, saved):
-        """Take the attributes of another object for the same problem."""
+        """Take the attributes of another object for the same problem.
+
+        Raises a ValueError if a number, or a list, is something else there.
+        """
         for name in list(self._names()):
             value = saved[name]
             part = getattr(self, name)
             if isinstance(part, Saved):
                 part.load(value)
-            else:
-                setattr(self, name, value)
+                continue
+            for kind in (Real, list):
+                if isinstance(part, kind) and not isinstance(value, kind):
+                    raise ValueError(f"{name} is {type(value)} instead of {kind}")
+            setattr(self, name, value)

@@ -67,6 +67,10 @@ class Problem:
         """Coefficients per output."""
         return self.operator.shape[1]
 
+    def up_to_rounding(self, loss):
+        """Return a bound for losses that are equal to this one but for rounding."""
+        return loss * (1 + 10 * float(self.xp.finfo(self.dtype).eps))
+
     def initial_coef(self):
         """Return the coefficients of the constant model."""
         shape = self.n_coefs, self.targets.shape[1]

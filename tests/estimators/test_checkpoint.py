@@ -768,6 +768,18 @@ def inside(*names, **values):
     return change
 
 
+def emptied(*names):
+    """Return a function that replaces an entry by an empty list."""
+
+    def change(manifest):
+        entry = manifest
+        for name in names[:-1]:
+            entry = entry[name]
+        entry[names[-1]] = []
+
+    return change
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -807,7 +819,11 @@ def test_a_forged_checkpoint_is_refused(change, fitted):
         inside("state", "tree", "solver", "_search", _trials=[3]),
         inside("state", "tree", "solver", "_search", _remaining=2**70),
         inside("state", "tree", "rule", losses=[[]]),
+        inside("state", "tree", "rule", losses=2**70),
+        inside("state", "tree", "rule", losses=[{"array": "host0"}]),
         inside("state", "tree", "rule", scores="/dev/zero"),
+        inside("state", "tree", "rule", scores=[[]]),
+        inside("state", "tree", "solver", "_guard", factor={"array": "host0"}),
     ],
 )
 def test_a_forged_state_of_an_unfinished_fit_is_refused(change, data, tmp_path, copies):
@@ -820,6 +836,24 @@ def test_a_forged_state_of_an_unfinished_fit_is_refused(change, data, tmp_path, 
     with pytest.raises(ValueError, match=r"is damaged: manifest\.json"):
         model.fit(X, y, checkpoint=copies[0], resume=True)
     assert vars(model) == before
+
+
+@pytest.mark.parametrize(
+    ("model", "change"),
+    [
+        (FalkonLikeRegressor(n_centers=20), emptied("state", "tree", "solver", 0)),
+        (FalkonLikeRegressor(n_centers=20), emptied("state", "tree", "solver", 3)),
+        (FalkonLikeRegressor(n_centers=20), inside("state", "tree", solver=[1])),
+        (DSGRegressor(), inside("state", "tree", "rule", "_coef", "of", n_due=[])),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_forged_state_of_others_is_refused(model, change, data, tmp_path, copies):
+    X, y, _ = data
+    model = clone(model).set_params(tol=0.0, max_iter=3, random_state=0)
+    clone(model).fit(X, y, checkpoint=every_epoch(tmp_path / "fit"))
+    forged(copies[0], change)
+    assert_refused(model, X, y, copies[0], "is damaged: manifest.json")
 
 
 def test_an_error_of_a_callback_is_no_damage(data, tmp_path, copies, monkeypatch):
