@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse
 import scipy.stats
 
-from ..arrays.array import location_of, namespace
+from ..arrays.array import location_of, namespace, to_numpy
 from ..arrays.memory import n_bytes
 from ..methods.state import State
 from ..problems.data import Data, differing_column, hold_out
@@ -207,7 +207,7 @@ class Memory(NamedTuple):
     @property
     def rounding(self):
         """A loss on the judges that may be rounding."""
-        return _ROUNDING_LOSS * float(np.mean(self.retained.judges.targets**2)) or 1.0
+        return _rounding_of(self.retained.judges) or 1.0
 
     @property
     def limit(self):
@@ -220,6 +220,29 @@ class Memory(NamedTuple):
         worse = max(loss, self.rounding) / max(self.chosen_loss, self.rounding)
         grown = self.retained.n_seen / self.n_chose * max(worse, 1.0)
         return self.is_uneven and grown >= _STALE
+
+
+def _rounding_of(data):
+    return _ROUNDING_LOSS * float(np.mean(to_numpy(data.targets) ** 2))
+
+
+class FirstPieceRule(SolutionRule):
+    """One epoch, or as many as it takes to be no worse than the mean of the targets.
+
+    If none is, the state has failed, and its model is the mean.
+    """
+
+    def __init__(self, problem, rounding):
+        super().__init__(problem, max_iter=_N_EPOCHS_ANEW)
+        self._rounding = rounding
+
+    def update(self, state):
+        """Record a state; return whether it has failed, or is no worse."""
+        mean, loss = self._problem.initial_coef(), self._problem.model_loss
+        if state.failed or not loss(state.coef) > loss(mean) + self._rounding:
+            return super().update(state) or True
+        self.state = replace(state, coef=mean, failed=True)
+        return False
 
 
 class Streaming:
@@ -393,8 +416,10 @@ class Streaming:
         weights = self._weights_of(data)
         data = replace(data, weights=weights, rng=self._make_rng())
         problem, solver, chosen = self._prepare_piece(data, anew)
-        again = anew and hasattr(self, self._stream_attribute)
-        rule = SolutionRule(problem, max_iter=_N_EPOCHS_ANEW if again else 1)
+        again = hasattr(self, self._stream_attribute)
+        rule = SolutionRule(problem, max_iter=_N_EPOCHS_ANEW if anew else 1)
+        if not again:
+            rule = FirstPieceRule(problem, _rounding_of(data))
         train(solver, rule)
         halvings = rule.state.n_step_halvings
         if rule.state.failed:
@@ -458,7 +483,7 @@ class Streaming:
         X = in_memory(X)
         if len(Y) < min_rows:
             raise ValueError(
-                f"X must have at least {min_rows} rows in a piece; got {len(Y)}"
+                f"X must have at least {min_rows} rows in the first piece; got {len(Y)}"
             )
         if not first:
             if hasattr(self, self._coef_attribute):

@@ -603,7 +603,7 @@ def test_pieces_come_near_the_whole(data):
 
 def test_the_first_piece_needs_rows(data):
     X, Y = data
-    with pytest.raises(ValueError, match="X must have at least 2 rows in a piece; go"):
+    with pytest.raises(ValueError, match="at least 2 rows in the first piece; got 1"):
         LinearEigenProRegressor().partial_fit(X[:1], Y[:1])
 
 

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import scipy.sparse
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import ConvergenceWarning
 
 from eigenkern import (
@@ -17,6 +17,7 @@ from eigenkern import (
     LinearEigenProClassifier,
     LinearEigenProRegressor,
 )
+from eigenkern.fitting import streaming
 
 SIZE = 50
 REGRESSORS = {
@@ -167,6 +168,28 @@ def test_a_first_piece_of_one_target(family):
     model, warned = learned(model, X, y)
     assert not warned
     assert model.score(X, y) > shuffled.score(X, y) - 0.05
+
+
+@pytest.mark.parametrize("kernel", ["laplacian", "gaussian"])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_small_first_piece_is_no_worse_than_its_mean(kernel, seed):
+    """One step on all its rows, projected to few centers, was in half of these."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((100, 4))
+    y = X[:, 0] + 0.1 * rng.standard_normal(100)
+    model = EigenProRegressor(kernel, n_centers=20, random_state=0).partial_fit(X, y)
+    assert model.score(X, y) > 0.02
+    assert model.n_iter_ == 1
+
+
+@pytest.mark.filterwarnings("default::sklearn.exceptions.ConvergenceWarning")
+def test_a_first_piece_of_which_nothing_is_learned(monkeypatch):
+    X = np.random.default_rng(4).standard_normal((100, 4))
+    monkeypatch.setattr(streaming, "_N_EPOCHS_ANEW", 1)
+    model = EigenProRegressor(n_centers=20, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="this piece of the data changed nothi"):
+        model.partial_fit(X, X[:, 0])
+    assert_allclose(model.predict(X), X[:, 0].mean(), atol=1e-12)
 
 
 def test_a_target_constant_to_rounding_halves_no_step():
