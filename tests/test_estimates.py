@@ -29,6 +29,7 @@ from eigenkern import (
     RFMRegressor,
     estimate,
 )
+from eigenkern.arrays import memory
 from eigenkern.arrays.threads import n_blas_threads
 from eigenkern.fitting import planning
 from eigenkern.kernels import Gaussian
@@ -128,6 +129,14 @@ def test_memory_is_what_a_fit_allocates(model, rng):
         tracemalloc.stop()
     # Freed tiles stay with the process, and are not in that peak.
     assert 0.9 * peak < told["total"] < 1.1 * peak + 17
+
+
+def test_whether_a_fit_takes_long_is_told_without_measurements(monkeypatch):
+    """It would take memory: 510 MB where the fit takes 100."""
+    monkeypatch.setattr(memory, "touch_rate", lambda n_bytes: pytest.fail("measured"))
+    X = np.zeros((3000, 6))
+    planning.warn_of_long_fit(RFMRegressor(), X, 1)
+    assert planning.plan_of(RFMRegressor(), X, 1).usual_seconds > 1
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])

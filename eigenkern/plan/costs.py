@@ -242,7 +242,7 @@ class Costs:
 
     def touches(self, n_bytes):
         """Add the first use of memory."""
-        self._touched.append(n_bytes)
+        self._touched.append((n_bytes, 1.0))
 
     def takes(self, seconds, flops=0.0):
         """Add what else takes time."""
@@ -264,7 +264,7 @@ class Costs:
         self._waves += times * other._waves
         self.wave_sizes = other.wave_sizes or self.wave_sizes
         self._reads += [(times * size, times * work) for size, work in other._reads]
-        self._touched += [times * size for size in other._touched]
+        self._touched += [(size, times * n) for size, n in other._touched]
         self.uses(other.peak)
         self.asks(other.asked)
 
@@ -275,17 +275,17 @@ class Costs:
             n_bytes = shape.d * (4 if shape.itemsize == 4 else 12)
             self.takes(shape.n * (_HASH_SECONDS + n_bytes / _HASH_BYTE_RATE))
 
-    def seconds(self, product, entry, wave):
+    def seconds(self, product, entry, wave, *, measure_touch=True):
         """Return the time, given that of a multiply-add, an entry and a wave."""
         total = self._seconds + self._products * product + self._entries * entry
         total += self._waves * wave
         for n_bytes, multiply_adds in self._reads:
             total += max(n_bytes / CPU.read, multiply_adds * product)
-        for n_bytes in self._touched:
+        for n_bytes, times in self._touched:
             rate = CPU.touch
-            if n_bytes >= MEASURED_TOUCH_BYTES:
+            if measure_touch and n_bytes >= MEASURED_TOUCH_BYTES:
                 rate = memory.touch_rate(n_bytes) * self.n_threads
-            total += n_bytes / rate
+            total += times * n_bytes / rate
         return total
 
     # Memory
@@ -420,6 +420,7 @@ class Plan:
             CPU.product_seconds(1, 8, n_threads),
             CPU.kernel_seconds(shape.d, shape.kernel_itemsize, n_threads),
             wave + _WAVE_FUNCTIONS * CPU.function * size / 4 / n_threads,
+            measure_touch=False,
         )
 
     @property
