@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,7 @@ def imports(path):
                 yield 0, alias.name, []
 
 
+@cache
 def own_imports(module, path):
     """Return the package's modules that a module imports."""
     folder = module.split(".")[:-1]
