@@ -74,6 +74,11 @@ def estimate(
             f"LinearEigenPro*, DSG* or RFM*; got {name}"
             f"{': pass its last step, pipeline[-1]' * (name == 'Pipeline')}"
         )
+    if np.ndim(n_samples):
+        raise ValueError(
+            "n_samples must be the number of rows, not the rows: for an array X write "
+            "estimate(model, *X.shape)"
+        )
     check_number("n_samples", n_samples, 2, integer=True)
     check_number("n_features", n_features, 1, integer=True)
     check_number("n_outputs", n_outputs, 1, integer=True)

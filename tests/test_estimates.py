@@ -285,6 +285,11 @@ def test_table():
         ("outputs", lambda: estimate(EigenProRegressor(), 9, 2, 0), "n_outputs must"),
         ("float", lambda: estimate(EigenProRegressor(), 9.5, 2), "n_samples must be"),
         (
+            "arrays",
+            lambda: estimate(EigenProRegressor(), np.ones((9, 2)), np.ones(9)),
+            r"estimate\(model, \*X.shape\)",
+        ),
+        (
             "dtype",
             lambda: estimate(EigenProRegressor(), 9, 2, dtype="int8"),
             "dtype must be",

@@ -1051,7 +1051,8 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     feature_importances_ : array of shape (n_features,)
         Share of each column of X, as it was passed, in the squared gradients of the
         model, in units of the prepared columns that come from it; those of levels and
-        gaps times their variances. The sum is 1.
+        gaps times their variances. The sum is 1. If they differ much from seed to seed,
+        as on tables of some hundred rows, take the mean over several.
     estimator_ : estimator
         Fitted to all rows of X R, where X is prepared; predicts like the default
         estimator if it consists of several parts.
@@ -1266,7 +1267,8 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     feature_importances_ : array of shape (n_features,)
         Share of each column of X, as it was passed, in the squared gradients of the
         model, in units of the prepared columns that come from it; those of levels and
-        gaps times their variances. The sum is 1.
+        gaps times their variances. The sum is 1. If they differ much from seed to seed,
+        as on tables of some hundred rows, take the mean over several.
     estimator_ : estimator
         Fitted to all rows of X R, where X is prepared; predicts like the default
         estimator if it consists of several parts.

@@ -164,6 +164,8 @@ def _with_answers(method):
             hint = ""
             if method.__name__ == "fit_batches":
                 hint = ": it takes an iterable of pieces (X, y)"
+            elif "eval_set" in parameters and "X_val" in signature.parameters:
+                hint = ": rows to score epochs on are X_val and y_val"
             elif "return_std" in parameters and issubclass(type(self), RegressorMixin):
                 hint = ": RFMRegressor and NystromRegressor have it"
             elif "return_std" in parameters and hasattr(type(self), "predict_proba"):
@@ -266,6 +268,14 @@ def _regressor_of(cls, _, parameters):
     return f"DSGRegressor(loss='pinball', quantile={value!r}) has it"
 
 
+def _losses_of(cls, *_):
+    """Return which estimators have other losses."""
+    if issubclass(cls, RegressorMixin):
+        return "it fits the squared error; DSGRegressor has other losses"
+    others = "DSGClassifier, NystromClassifier and FalkonLikeClassifier have others"
+    return f"it fits the squared error; {others}" * issubclass(cls, ClassifierMixin)
+
+
 def _end_of(_, known, __):
     """Return what keeps a model from fitting noise."""
     if "selection" in known and "alpha" not in known:
@@ -313,6 +323,14 @@ _ANSWERS = {
     "kernel_params": lambda _, known, __: (
         "a kernel object has them, such as Matern(nu=1.5) of eigenkern.kernels"
         * ("kernel" in known)
+    ),
+    "loss": _losses_of,
+    "normalize_y": lambda cls, *_: (
+        "the mean of y is the intercept, and its scale changes nothing"
+        * issubclass(cls, RegressorMixin)
+    ),
+    "penalty": lambda _, known, __: (
+        "it is the squared norm, times alpha" * ("alpha" in known)
     ),
     "n_jobs": lambda *_: "all cores are used; OMP_NUM_THREADS limits them",
     "probability": _if_it_has("predict_proba", "predict_proba needs none"),

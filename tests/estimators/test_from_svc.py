@@ -187,6 +187,10 @@ def test_other_unknown_names_are_python_s_matter(cls):
         (NystromClassifier, {"early_stopping": True}, "penalty is chosen instead"),
         (NytroClassifier, {"early_stopping": True}, r"the iteration \(selection\)"),
         (LinearEigenProClassifier, {"degree": 2}, ": it is linear"),
+        (EigenProRegressor, {"loss": "huber"}, "DSGRegressor has other losses"),
+        (LinearEigenProClassifier, {"loss": "hinge"}, "FalkonLikeClassifier have oth"),
+        (LinearEigenProClassifier, {"penalty": "l2"}, "squared norm, times alpha"),
+        (RFMRegressor, {"normalize_y": True}, "its scale changes nothing"),
         (DSGRegressor, {"quantiles": [0.1]}, r"loss='pinball', quantile=\[0.1\]"),
     ],
 )
@@ -214,6 +218,12 @@ def test_what_does_not_concern_a_class_is_not_answered(cls, name):
         cls(**{name: 0.1})
     with pytest.raises(ValueError, match=f"Invalid parameter '{name}'"):
         cls().set_params(**{name: 0.1})
+
+
+def test_eval_set_is_answered(two_classes):
+    X, y = two_classes
+    with pytest.raises(TypeError, match="eval_set'.*: rows .* are X_val and y_val"):
+        EigenProClassifier().fit(X, y, eval_set=(X, y))
 
 
 def test_all_are_answered_at_once():
