@@ -222,7 +222,7 @@ def test_what_does_not_concern_a_class_is_not_answered(cls, name):
 
 def test_eval_set_is_answered(two_classes):
     X, y = two_classes
-    with pytest.raises(TypeError, match="eval_set'.*: rows .* are X_val and y_val"):
+    with pytest.raises(TypeError, match=r"eval_set'.*: rows .* are X_val and y_val"):
         EigenProClassifier().fit(X, y, eval_set=(X, y))
 
 
