@@ -627,15 +627,25 @@ class Stream:
         self._rest = data
 
     def pieces(self, size):
-        """Yield the rest of the pass in pieces of `size` rows, or at its end fewer."""
+        """Yield the rest of the pass in pieces of `size` rows, or at its end fewer.
+
+        If a piece cannot be read, or is none, the rows before it come first.
+        """
         while True:
             while self._n_rest < size:
-                piece = next(self._iterator, _END)
-                if piece is _END:
-                    break
-                _n_rows(piece)
+                try:
+                    piece = next(self._iterator, _END)
+                    if piece is _END:
+                        break
+                    _n_rows(piece)
+                    piece = self._validated(piece)
+                except Exception:
+                    if self._n_rest:
+                        rest, self._rest = self._rest, None
+                        yield rest
+                    raise
                 rest = () if self._rest is None else (self._rest,)
-                self._rest = joined_data([*rest, self._validated(piece)])
+                self._rest = joined_data([*rest, piece])
             if self._n_rest == 0:
                 return
             piece, self._rest = divided(self._rest, size)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from eigenkern import (
@@ -17,6 +18,7 @@ from eigenkern import (
     LinearEigenProClassifier,
     LinearEigenProRegressor,
 )
+from eigenkern.estimators import eigenpro
 from eigenkern.fitting import streaming
 
 SIZE = 50
@@ -180,6 +182,28 @@ def test_a_small_first_piece_is_no_worse_than_its_mean(kernel, seed):
     model = EigenProRegressor(kernel, n_centers=20, random_state=0).partial_fit(X, y)
     assert model.score(X, y) > 0.02
     assert model.n_iter_ == 1
+
+
+@pytest.mark.parametrize("kind", [OSError, ValueError])
+def test_rows_before_a_piece_that_fails_are_learned(kind, monkeypatch):
+    """They wait for others, and whoever goes on from that piece would miss them."""
+    monkeypatch.setattr(eigenpro, "n_sampled_rows", lambda n: 500)
+    X, y = wave(0, 2000)
+    fresh_model = EigenProRegressor(n_centers=40, random_state=0)
+
+    def pieces(fails):
+        for i in range(0, 1950, 150):
+            yield X[i : i + 150], y[i : i + 150]
+        if fails and kind is OSError:
+            raise OSError("the disk is gone")
+        if fails:
+            yield X[:5, :2], y[:5]
+
+    model = clone(fresh_model)
+    with pytest.raises(kind, match=r"disk is gone|2 features"):
+        model.fit_batches(pieces(True))
+    expected = clone(fresh_model).fit_batches(pieces(False))
+    assert_array_equal(model.predict(X), expected.predict(X))
 
 
 @pytest.mark.filterwarnings("default::sklearn.exceptions.ConvergenceWarning")
