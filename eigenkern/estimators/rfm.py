@@ -957,14 +957,18 @@ class _RecursiveFeatureMachine(
         X = self._preparation.scaled(X, self.scaling_)
         return self.estimator_._fitted_values(mapped(X, self.metric_root_))
 
-    def _of_mapped(self, X, method, function=None):
-        """Return a method of the estimator, or a function, of the rows of X R."""
+    def _of_mapped(self, X, method, function=None, *, rows_too=False):
+        """Return a method of the estimator, or a function, of the rows of X R.
+
+        If `rows_too`, the second argument of the function is the rows of X.
+        """
         X = check_rows(self, X, method)
         function = function or getattr(self.estimator_, method)
 
         def values(rows):
+            given = (rows,) if rows_too else ()
             rows = self._prepared(rows)
-            F = function(mapped(rows, self.metric_root_))
+            F = function(mapped(rows, self.metric_root_), *given)
             check_values(F, rows)
             return F
 
@@ -1100,11 +1104,11 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     Standard deviations are those of the Gaussian process whose mean is the model, on at
     most 1000 rows, scaled to agree with the residuals of up to 1000 rows left out one
     by one, and larger or smaller where these are; far from all rows they are that of
-    the targets (with the scalings "normal" and "robust" no row is far). Copies of a row
-    count as one row with their total weight, and a `sample_weight` counts as the
-    inverse of the noise's variance. An estimator that is not solved directly is
-    measured on the held-out rows, if there are 20 rows or more; `NystromRegressor`
-    returns its own standard deviations, and quantiles have none. A model keeps 8 MB for
+    the targets. Copies of a row count as one row with their total weight, and a
+    `sample_weight` counts as the inverse of the noise's variance. An estimator that is
+    not solved directly is measured on the held-out rows, if there are 20 rows or more;
+    `NystromRegressor` returns its own standard deviations (with the scalings "normal"
+    and "robust" no row is far for it), and quantiles have none. A model keeps 8 MB for
     them.
 
     The full metric starts from the best diagonal one.
@@ -1181,10 +1185,10 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
         y_mean = super().predict(X)
         if not return_std:
             return y_mean
-        return y_mean, self._of_mapped(X, "predict", self._deviation)
+        return y_mean, self._of_mapped(X, "predict", self._deviation, rows_too=True)
 
-    def _deviation(self, X_R):
-        """Return the standard deviations of new targets of rows of X R."""
+    def _deviation(self, X_R, rows):
+        """Return the standard deviations of new targets of rows and their X R."""
         model, bars = self.estimator_, self._error_bars
         if getattr(model, "_has_variance", False):
             return model.predict(X_R, return_std=True)[1]
@@ -1196,6 +1200,11 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
                 "quantiles by itself"
             )
         F = model._values(X_R, "predict")
+        # Scalings that bound the columns move far rows to the edge of the others.
+        away = self._preparation.beyond(rows, self.scaling_)
+        if away.any():
+            away = move(away.astype(to_numpy(X_R[:0, :]).dtype), *location_of(X_R))
+            X_R = X_R + mapped(away, self.metric_root_)
         deviation = bars.deviation(X_R, F, self.device)
         return deviation[:, 0] if self._one_dimensional else deviation
 

@@ -49,6 +49,8 @@ _SMOOTH = 10.0
 # Entries so many times as far from the median as nine of ten others are fill values,
 # which have no part in means and deviations.
 _FAR = 10.0
+# Most standard deviations that a number counts as outside the range of a column.
+_FARTHEST = 1e3
 # Size of the entries that smooth clipping approaches, in usual sizes.
 _CLIP = 3.0
 
@@ -298,12 +300,13 @@ class Preparation:
 
     def _fit_scalers(self, N, scalings):
         """Fit scalings to columns of numbers."""
-        if {"standard", "robust"} & {*scalings}:
+        if scalings != (None,):
             with np.errstate(over="ignore"):
                 away = np.abs(N - np.nanmedian(N, axis=0))
             usual = [_quantile_of_positive(column) for column in away.T]
             near = np.where(away > _FAR * np.array(usual), np.nan, N)
             standard = self._scalers["standard"] = StandardScaler().fit(near)
+            self._range = np.nanmin(N, axis=0), np.nanmax(N, axis=0)
         if "robust" in scalings:
             scale = RobustScaler(unit_variance=True).fit(N)
             low, high = np.nanquantile(N, [0.25, 0.75], axis=0)
@@ -347,6 +350,19 @@ class Preparation:
         numbers = scaler.transform(Z[:, :k]).astype(Z.dtype, copy=False)
         Z = numbers if k == Z.shape[1] else np.hstack([numbers, Z[:, k:]])
         return move(Z, *location_of(X))
+
+    def beyond(self, X, scaling):
+        """Return how far numbers are outside those of fit, in standard deviations.
+
+        The array has a column for each prepared one. It is zero if the scaling does not
+        hide this.
+        """
+        out = np.zeros((X.shape[0], len(self.sources)))
+        if scaling in ("normal", "robust") and self.n_numbers:
+            N = to_numpy(self.encoded(X))[:, : self.n_numbers].astype(np.float64)
+            away = (N - np.clip(N, *self._range)) / self._scalers["standard"].scale_
+            out[:, : self.n_numbers] = np.clip(away, -_FARTHEST, _FARTHEST)
+        return out
 
     def warn_of_cutoffs(self, model, X):
         """Warn of entries of encoded rows that a model cuts off, in units of X."""

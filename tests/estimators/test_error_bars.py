@@ -4,6 +4,7 @@ import pickle
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -16,7 +17,7 @@ from eigenkern import (
     NytroRegressor,
     RFMRegressor,
 )
-from eigenkern.estimators import rfm
+from eigenkern.estimators import rfm, tables
 from eigenkern.fitting import error_bars
 
 OPTIONS = {"max_rounds": 1, "random_state": 0}
@@ -153,6 +154,26 @@ def test_far_rows_are_as_uncertain_as_the_targets():
         mean, std = model.predict(way, return_std=True)
         limit = np.maximum(spread, np.abs(mean - average))
         assert (std <= 1.2 * limit).all() and (std > 0.2).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("scaling", ["standard", "normal", "robust"])
+def test_rows_outside_the_range_are_far_with_each_scaling(scaling, dtype, monkeypatch):
+    """Two scalings move them to the edge; the others are as if they did not."""
+    X, y = (part.astype(dtype) for part in drawn(150))
+    model = RFMRegressor(INNER, scaling=scaling, **OPTIONS).fit(X, y)
+    T = X[:40].copy()
+    T[20:, :2] *= 500
+    mean, std = model.predict(T, return_std=True)
+    limit = np.maximum(y.var(), (mean[20:] - y.mean()) ** 2)
+    assert_allclose(std[20:] ** 2, limit, rtol=1e-3)
+    frame = pd.DataFrame(X, columns=list("abcd")).assign(e=np.where(y > 0, "+", "-"))
+    frame.loc[3, "c"] = np.nan
+    of_frame = RFMRegressor(INNER, scaling=scaling, **OPTIONS).fit(frame, y)
+    far = frame[:5].assign(a=500.0, b=-500.0)
+    assert (of_frame.predict(far, return_std=True)[1] > 0.9 * y.std()).all()
+    monkeypatch.setattr(tables, "_FARTHEST", 0.0)
+    assert_array_equal(model.predict(T[:20], return_std=True)[1], std[:20])
 
 
 def test_copies_are_weights():
