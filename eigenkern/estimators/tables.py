@@ -1,5 +1,6 @@
 """Tables as they come: categories, gaps and columns in any units become numbers."""
 
+from contextlib import suppress
 from dataclasses import replace
 from numbers import Integral
 
@@ -41,6 +42,8 @@ from ..rows.frames import (
 # Levels up to which a category becomes a column for each. Errors with 30 and 300, means
 # of three draws of 1500 rows: taxis (200 zones) .451 and .445, adult 15.7 and 15.9 %.
 _NARROW = 30
+# Text of which more than this part are numbers is probably a column of numbers.
+_MOSTLY = 0.9
 # Folds to encode the levels of the others by targets of other rows.
 _FOLDS = 5
 # Rows of the mean of all targets that are added to those of each level: a level that
@@ -89,7 +92,7 @@ class Columns:
             d = shape[1] if len(shape) == 2 else len(X[0])
             found = _indices(categorical_features, self._names, d)
         self.categories = found
-        self._texts = [j for j in found if kinds and kinds[j] == TEXTS]
+        self.texts = [j for j in found if kinds and kinds[j] == TEXTS]
         for j, kind in enumerate(kinds):
             if kind != NUMBERS and j not in found:
                 raise ValueError(self._refused(j, kind))
@@ -133,7 +136,7 @@ class Columns:
             right = None
             if kind != NUMBERS and j not in self.categories:
                 right = NUMBERS
-            elif kind == NUMBERS and j in self._texts:
+            elif kind == NUMBERS and j in self.texts:
                 gaps = np.isnan(as_numbers(columns_at(frame, [j])))
                 right = None if gaps.all() else TEXTS
             if right is not None:
@@ -146,10 +149,20 @@ class Columns:
 _CATEGORICAL = TEXTS, CATEGORIES
 
 
-def _warn_of_levels(columns, n_levels, n_rows):
-    """Warn of a category that has a level of its own for every other row, or more."""
-    for j, n in zip(columns.categories, n_levels, strict=True):
-        if n > max(n_rows / 2, _NARROW):
+def _warn_of_levels(columns, levels, n_rows):
+    """Warn of numbers as text, and of categories with a level for every other row."""
+    for j, found in zip(columns.categories, levels, strict=True):
+        n = len(found)
+        n_numbers = sum(map(_is_number, found)) if j in columns.texts else 0
+        if n > _NARROW and n_numbers > _MOSTLY * n:
+            warn_user(
+                f"column {columns.name_of(j)} of X is text, but {n_numbers} of its {n} "
+                "values are numbers: convert it with pandas.to_numeric(column, "
+                "errors='coerce'), or with column.astype('category') if it is a "
+                "category",
+                UserWarning,
+            )
+        elif n > max(n_rows / 2, _NARROW):
             warn_user(
                 f"column {columns.name_of(j)} of X is a category with {n} levels in "
                 f"{n_rows} rows, too many to learn from: drop it, or derive columns "
@@ -157,6 +170,12 @@ def _warn_of_levels(columns, n_levels, n_rows):
                 "pandas.to_numeric)",
                 UserWarning,
             )
+
+
+def _is_number(level):
+    with suppress(ValueError):
+        return isinstance(level, str) and np.isfinite(float(level))
+    return False
 
 
 def _check_word(categorical_features):
@@ -240,8 +259,9 @@ class Preparation:
                 handle_unknown="use_encoded_value", unknown_value=-1
             ).fit(L[used])
             codes = np.nan_to_num(ordinal.transform(L), nan=-2.0)
-        n_levels = [len(np.unique(codes[used, j])) for j in range(codes.shape[1])]
-        _warn_of_levels(columns, n_levels, len(used))
+        n_levels = [len(levels) for levels in ordinal.categories_] if categories else []
+        if categories:
+            _warn_of_levels(columns, ordinal.categories_, len(used))
         raw = data
         if categories or gaps.any():
             raw = replace(data, X=np.hstack([np.where(gaps, 0.0, N), gaps, codes]))

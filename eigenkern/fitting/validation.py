@@ -141,7 +141,7 @@ def warn_user(message, category=ConvergenceWarning):
     """Warn, with the line of the caller of the package."""
     level, frame = 1, sys._getframe()
     while frame is not None and frame.f_globals.get("__name__", "").startswith(
-        (__package__.partition(".")[0], "sklearn.callback")
+        (__package__.partition(".")[0], "sklearn.callback", "contextlib")
     ):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)

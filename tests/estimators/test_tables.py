@@ -1,6 +1,7 @@
 """Tables as they come to recursive feature machines: categories, gaps, any units."""
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -141,6 +142,25 @@ def test_many_levels_and_several_targets(rng):
         model.fit(X[:500], y[:500])  # the most frequent levels, and one for the others
     assert prepared(model, X).shape == (10_000, 31)
     assert model.predict(X[:5]).shape == (5, 2)
+
+
+def test_numbers_that_were_read_as_text_are_named(rng):
+    x = rng.standard_normal(300)
+    frame = pd.DataFrame({"x": np.char.mod("%.2f", x), "z": x})
+    frame.loc[5, "x"] = "?"
+    model = RFMRegressor(max_rounds=0, random_state=0)
+    message = r"column 'x' of X is text, but \d+ of its \d+ values are numbers: .*to_num"
+    with pytest.warns(UserWarning, match=message) as caught:
+        model.fit(frame, x)
+    assert [one.filename for one in caught] == [__file__]
+    other = frame.assign(x=frame["x"].astype("category"))
+    numbers = frame.assign(x=pd.to_numeric(frame["x"], errors="coerce"))
+    few = frame.assign(x=np.char.mod("%d", np.round(x)))
+    for each in (other, numbers, few):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "column 'x' of X is text")
+            warnings.filterwarnings("ignore", "column 'x' of X is a category")
+            model.fit(each, x)
 
 
 def test_a_wide_category_of_three_classes(table):
