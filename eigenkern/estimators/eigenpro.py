@@ -66,6 +66,7 @@ def _has_centers(estimator):
 class _EigenPro(Streaming, KernelModel):
     _task = "epoch"
     _stream_attribute = "t_"
+    _is_quick = True
     _failure_hint = "Pass a smaller step_size, or scale X."
     _epochs_calibrate = True
     #: How many rows a direct solution leaves out one by one, to keep `_left_out`.

@@ -525,6 +525,11 @@ def _centers_at_hand(model, X):
         return centers
     going_on = model.warm_start and hasattr(model, "dual_coef_")
     if going_on and p in (None, model.centers_.shape[0]):
+        if model.centers_.shape[1] != X.shape[1]:
+            raise ValueError(
+                "warm_start=True continues from the centers of the previous fit and "
+                f"needs X with {model.centers_.shape[1]} columns; got {X.shape[1]}"
+            )
         return model.centers_
     return None
 

@@ -221,8 +221,8 @@ def _kernel_of(cls, known, _):
     if "estimator" in known:
         inner = f"{cls._default.__name__}('gaussian')"
         return (
-            f"the kernel is that of its estimator: write {cls.__name__}({inner}), which "
-            "then has the parameter estimator__kernel"
+            f"the kernel is that of its estimator: write {cls.__name__}({inner}), "
+            "which then has the parameter estimator__kernel"
         )
     return "it is linear; EigenPro*, Nystrom* and DSG* have kernels"
 

@@ -169,6 +169,9 @@ _N_EPOCHS_ANEW = 5
 # 125 are within .05 of the shuffled ones. A choice that was refused counts as made on
 # this part of the rows: the next try comes sooner.
 _STALE, _REFUSED = 2.0, 0.77
+# A model whose loss is above this part of that of the mean has learned little; one of a
+# fit is given up for that after so many rows.
+_POOR, _N_AFTER_FIT = 0.9, 100
 # How often to try retained rows in place of a piece, each time with half the step.
 _N_TRIES = 8
 # A stream is sorted if this many pieces in a row differ from the rows before them. One
@@ -215,11 +218,18 @@ class Memory(NamedTuple):
         worse = _WORSE_IF_UNEVEN if self.is_uneven else _WORSE
         return max(worse * self.least, self.rounding)
 
-    def is_stale(self, loss):
-        """Whether to choose again, given the loss of the model."""
+    def is_stale(self, loss, of_mean):
+        """Whether to choose again, given the losses of the model and of the mean.
+
+        The model is good for little if it is not below that of the mean: the rows that
+        chose were few, or of another kind.
+        """
+        poor = loss > max(_POOR * of_mean, self.rounding)
+        if math.isinf(self.n_chose):  # made by a fit
+            return poor and self.retained.n_seen >= _N_AFTER_FIT
         worse = max(loss, self.rounding) / max(self.chosen_loss, self.rounding)
         grown = self.retained.n_seen / self.n_chose * max(worse, 1.0)
-        return self.is_uneven and grown >= _STALE
+        return (self.is_uneven or poor) and grown >= _STALE
 
 
 def _rounding_of(data):
@@ -266,6 +276,8 @@ class Streaming:
     _stream_attribute = "coef_"
     #: Whether class_weight="balanced" refers to the classes of each piece.
     _balances_pieces = False
+    #: Whether a model that is no better than the mean was chosen badly.
+    _is_quick = False
     #: State of a stream that begins with a fitted model.
     _waiting_, _memory_ = None, Memory()
 
@@ -346,7 +358,8 @@ class Streaming:
         else:
             self._take_model(memory.best)
         memory = memory._replace(is_uneven=memory.is_uneven or unlike)
-        if memory.is_stale(loss) and not state.failed:
+        of_mean = self._loss_of_mean(retained.judges) if self._is_quick else math.inf
+        if memory.is_stale(loss, of_mean) and not state.failed:
             state, memory = self._begin_anew(memory)
             learned = learned if state is None else state.loss
         self._memory_ = memory
@@ -453,6 +466,13 @@ class Streaming:
     def _loss_on(self, data):
         """Return the mean loss on some rows."""
         losses, _, weights = self._gradients_on(data)
+        return float(np.average(losses, weights=weights))
+
+    def _loss_of_mean(self, data):
+        """Return the mean loss of the mean of the targets of some rows."""
+        weights, Y = self._weights_of(data), to_numpy(data.targets)
+        mean = np.average(Y, axis=0, weights=weights)
+        losses = self._value_and_gradient(Y, np.broadcast_to(mean, Y.shape))[0]
         return float(np.average(losses, weights=weights))
 
     def _loss_with(self, model, data):

@@ -684,3 +684,11 @@ def test_a_kernel_without_a_step_warns(data):
     with pytest.warns(ConvergenceWarning, match="found no step size"):
         model.fit(X, y)
     assert np.isfinite(model.dual_coef_).all()
+
+
+def test_warm_start_needs_the_columns_of_its_centers(rng):
+    X = rng.standard_normal((60, 3))
+    model = EigenProRegressor(n_centers=20, warm_start=True, random_state=0)
+    model.fit(X, X[:, 0])
+    with pytest.raises(ValueError, match="needs X with 3 columns; got 2"):
+        model.fit(X[:, :2], X[:, 0])

@@ -383,3 +383,37 @@ def test_a_pickle_learns_on_and_is_pickled_again(rng):
     again = pickle.loads(pickle.dumps(again)).partial_fit(X[450:], y[450:])
     model.partial_fit(X[300:450], y[300:450]).partial_fit(X[450:], y[450:])
     np.testing.assert_allclose(again.predict(X), model.predict(X), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", ["laplacian", "gaussian"])
+@pytest.mark.parametrize("classes", [False, True])
+def test_a_fit_to_other_targets_is_given_up(kernel, classes):
+    """Rows of a fit are not kept, and a model that contradicts the stream stays bad."""
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((1600, 5))
+    y = X[:, 0] + 2 * X[:, 1]
+    model = EigenProRegressor(kernel, n_centers=50, random_state=0)
+    if classes:
+        model = EigenProClassifier(kernel, n_centers=50, random_state=0)
+        y = np.where(y > 0, 1, -1)
+    model.fit(X[:200], y[:200])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        for i in range(200, 1200, 100):
+            model.partial_fit(X[i : i + 100], -y[i : i + 100])
+    assert model.score(X[1200:], -y[1200:]) > 0.9
+
+
+@pytest.mark.parametrize("kernel", ["laplacian", "gaussian"])
+def test_a_first_piece_much_nearer_together_is_outgrown(kernel):
+    """Its bandwidth and step suit no later piece; means of the pieces are equal."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((900, 3))
+    X[:60] *= 0.01
+    y = np.sin(X[:, 0]) + 0.7 * X[:, 1]
+    model = EigenProRegressor(kernel, n_centers=50, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        for i in range(0, 600, 60):
+            model.partial_fit(X[i : i + 60], y[i : i + 60])
+    assert model.score(X[600:], y[600:]) > 0.9

@@ -149,7 +149,7 @@ def test_numbers_that_were_read_as_text_are_named(rng):
     frame = pd.DataFrame({"x": np.char.mod("%.2f", x), "z": x})
     frame.loc[5, "x"] = "?"
     model = RFMRegressor(max_rounds=0, random_state=0)
-    message = r"column 'x' of X is text, but \d+ of its \d+ values are numbers: .*to_num"
+    message = r"column 'x' of X is text, but \d+ of its \d+ values are numbers: .*to_nu"
     with pytest.warns(UserWarning, match=message) as caught:
         model.fit(frame, x)
     assert [one.filename for one in caught] == [__file__]
