@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import RidgeCV
-from sklearn.metrics import log_loss
+from sklearn.metrics import log_loss, r2_score
 
 import eigenkern
 from eigenkern import (
@@ -318,3 +318,38 @@ def test_one_weight_of_all_rows(weight, rng):
     expected = EigenProRegressor(random_state=0).fit(X, y).predict(X)
     found = EigenProRegressor(random_state=0).fit(X, y, weight).predict(X)
     assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        EigenProRegressor(),
+        EigenProRegressor("gaussian", n_centers=60),
+        EigenProRegressor(algorithm="eigenpro2", max_iter=5),
+        EigenProRegressor(algorithm="eigenpro1", max_iter=5),
+        LinearEigenProRegressor(),
+        NystromRegressor(),
+        FalkonLikeRegressor(),
+        DSGRegressor(max_iter=3),
+        RFMRegressor(max_rounds=1),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_an_output_in_other_units_changes_nothing(model, copies):
+    """What is chosen for all outputs counts them alike, even if one is noise."""
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((240, 4))
+    Y = np.c_[X[:, 0] + 0.5 * X[:, 1], rng.standard_normal(240)]
+    if copies:  # the second has other targets
+        X, Y = np.r_[X, X[:80]], np.r_[Y, Y[:80] + 0.1]
+    units = np.array([1.0, 2.0**14])
+    model.set_params(random_state=0)
+    expected = clone(model).fit(X, Y).predict(X)
+    found = clone(model).fit(X, Y * units).predict(X) / units
+    assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    assert r2_score(Y[:, 0], expected[:, 0]) > 0.7
+    constant = clone(model).fit(X, np.c_[Y[:, 0], np.full(len(Y), 1e9)]).predict(X)
+    assert_allclose(constant[:, 1], 1e9, rtol=1e-12)
+    assert r2_score(Y[:, 0], constant[:, 0]) > 0.7

@@ -39,7 +39,7 @@ from ..plan.parameters import (
     may_be_direct,
     stops_early,
 )
-from ..plan.penalty import auto_ridge_of_features
+from ..plan.penalty import auto_ridge_of_features, units_of
 from ..plan.sizes import direct_pays_on_features, sizes_of_features
 from ..plan.step import tune_on_features
 from ..preconditioners.spectral import LinearSpectral
@@ -338,12 +338,14 @@ class OnFeatures(Basis):
         )
 
     def _chosen_ridge(self):
-        problem = self.problem
+        problem, merged = self.problem, self.merged
+        Y, replicates = problem.targets, merged.replicates
+        if merged.data.groups is None:
+            units = units_of(Y, problem.weights)
+            Y = Y / problem.xp.asarray(units, dtype=Y.dtype, device=problem.device)
+            replicates = merged.replicates_in(units)
         ridge, self._begun = auto_ridge_of_features(
-            problem.operator,
-            problem.targets,
-            problem.weights,
-            replicates=self.merged.replicates,
+            problem.operator, Y, problem.weights, replicates=replicates
         )
         return ridge
 

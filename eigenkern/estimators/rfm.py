@@ -54,6 +54,7 @@ from ..methods.state import Saved, State
 from ..operators.gradient import MappedGradient
 from ..plan.of_rounds import ERROR_BAR_ROWS, SCALINGS, plan_of_rounds
 from ..plan.parameters import is_precomputed
+from ..plan.penalty import units_of
 from ..problems.data import LeftOut, draw, hold_out
 from ..problems.kernel_parameters import make_kernel
 from ..problems.problem import take
@@ -204,6 +205,15 @@ class MetricProblem:
             data = data.take(np.sort(rows))
         self._preparation, self._everything = model._preparation, data
         self._train = draw(data, model.max_metric_rows)
+        if not labels and data.targets.shape[1] > 1:  # all outputs matter alike
+            Y = self._train.targets
+            w = self._train.weights_of(np.arange(len(Y)))
+            units = units_of(Y - mean_of_targets(Y, w), w)
+            scaled = {"targets": Y / units, "labels": self._train.labels / units}
+            self._train = replace(self._train, **scaled)
+            if data.validation is not None:
+                X, Y, *others = data.validation
+                data = replace(data, validation=(X, Y / units, *others))
         # Whether rows tell which metric is better; else all rows give some error.
         self._compares = not data.constant
         if self._compares and data.validation is None:

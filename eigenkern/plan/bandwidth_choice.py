@@ -15,6 +15,7 @@ from .penalty import (
     errors_of_others,
     least_errors,
     least_errors_of_others,
+    units_of,
 )
 
 # Multiples of the median distance to try. On california_housing, cpusmall, a9a and
@@ -80,7 +81,7 @@ def auto_bandwidth(
         rows, more = found
         weights = more if weights is None else more * weights[rows]
         X, targets, most = rows_at(X, rows), targets[rows], n
-    X, Y, w = _subsample(X, targets, weights, rng, most)
+    X, Y, w = _subsample(X, targets, weights, rng, most, labels)
     if len(w) < _LEAST_ROWS:
         return kernel.bandwidth
     bandwidths = kernel.bandwidth * FACTORS
@@ -129,7 +130,7 @@ def merged(first, which, targets, weights):
     return targets[first] + np.stack(sums, axis=1) / totals[:, None], totals
 
 
-def _subsample(X, targets, weights, rng, most):
+def _subsample(X, targets, weights, rng, most, labels):
     """Return distinct rows of a subsample, their targets and weights, on the host."""
     n = X.shape[0]
     weights = np.ones(n) if weights is None else weights
@@ -141,6 +142,8 @@ def _subsample(X, targets, weights, rng, most):
     Y, w = merged(first, which, targets, weights)
     # Centered and scaled to at most 1, so that squares can't overflow.
     Y = Y - mean_of_targets(Y, w)
+    if not labels:
+        Y /= units_of(Y, w)
     Y /= np.abs(Y).max() or 1.0
     return to_numpy(X)[first], Y, w / w.mean()
 

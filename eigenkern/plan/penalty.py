@@ -73,6 +73,22 @@ def n_sampled(n, p=None):
     return min(n, N_RIDGE_ROWS, most)
 
 
+def units_of(Y, weights=None):
+    """Return what to divide centered targets by, ndarray (l,), so that all count alike.
+
+    That is the deviation of each of several outputs: the squared errors of one in grams
+    would hide those of one in tons. Constant outputs do not count.
+    """
+    if Y.shape[1] == 1:
+        return np.ones(1)
+    Y = to_numpy(Y).astype(np.float64)
+    largest = np.abs(Y).max(axis=0)
+    scaled = Y / np.where(largest > 0, largest, 1.0)
+    w = None if weights is None else to_numpy(weights)
+    units = largest * np.sqrt(np.average(scaled**2, axis=0, weights=w))
+    return np.where(units > 0, units, np.inf)
+
+
 def n_ridge_rows(K):
     """Return how many rows `auto_ridge` fits, and how many others judge."""
     s = min(K.shape[0] // _PART_FITTED, _MOST_FITTED)

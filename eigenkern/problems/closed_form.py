@@ -26,7 +26,7 @@ from ..operators.matrix import GivenMatrix
 from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
 from ..plan.bandwidth_choice import merged
-from ..plan.penalty import auto_ridge, n_sampled
+from ..plan.penalty import auto_ridge, n_sampled, units_of
 from ..plan.sizes import rounding
 from ..rows.lazy_rows import is_lazy, rows_at
 from ..rows.robust import cast
@@ -89,8 +89,12 @@ def ridge_of_rows(problem, merged, n_sample, dtype, K=None):
         K = matrix(dtype=dtype)
     in_double = None if kernel is None or data.indefinite else matrix
     like, n = {"dtype": dtype, "device": problem.device}, len(sample)
+    labels, replicates = data.groups is not None, merged.replicates
+    if not labels:
+        units = units_of(Y, w)
+        Y, replicates = Y / units, merged.replicates_in(units)
     Y, w = (xp.asarray(values[:n], **like) for values in (Y, w))
-    options = {"replicates": merged.replicates, "labels": data.groups is not None}
+    options = {"replicates": replicates, "labels": labels}
     return auto_ridge(K, Y, w, **options, in_double=in_double)
 
 

@@ -157,9 +157,14 @@ class Merged(NamedTuple):
     @property
     def replicates(self):
         """The `Replicates` of the rows; None if each is one observation."""
+        return self.replicates_in(1.0)
+
+    def replicates_in(self, units):
+        """Return the `Replicates` of targets that are divided by units, (l,)."""
         if (self.n_observations == 1).all() and not self.variance.any():
             return None
-        return Replicates(self.n_observations, self.variance.sum(axis=1))
+        variance = self.variance / np.square(units)
+        return Replicates(self.n_observations, variance.sum(axis=1))
 
     def replicates_of(self, rows):
         """Return the `Replicates` of the rows in another order."""
