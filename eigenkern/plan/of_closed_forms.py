@@ -103,7 +103,7 @@ def plan_of_closed_form(shape, given=None, most=None):
     name = f"full {kind}" if every_row else kind
     form = factors = make(name, validated=sums, n_stored=stored)
     method = {"ridge": "factor", "falkon": "iterations"}.get(kind, kind)
-    n_epochs, n_products = 1, 2 if selection == "loo" else 1
+    n_epochs, n_products = 1, 2 if left_out else 1
     if log_loss:
         n_products = PRODUCTS_OF_ALPHA * n_models
         if falkon:
@@ -154,7 +154,7 @@ def plan_of_closed_form(shape, given=None, most=None):
         _add_full_kernel(fit, shape, everything, factors, kind, n_held_out)
     else:
         add_normal_equations(fit, shape, kind, K, n_held_out > 0)
-        if selection == "loo":
+        if left_out:
             _add_leave_one_out(fit, shape, K, n_models)
         if hasattr(e, "alphas") and not shape.labels:
             # For variances: kernel values of left-out rows, whitened by L, then by the

@@ -98,6 +98,8 @@ def ridge_of_rows(problem, merged, n_sample, dtype, K=None):
     return auto_ridge(K, Y, w, **options, in_double=in_double)
 
 
+# GCV is misled if the exact error is this many times what it says.
+_MISLED = 3.0
 # lambda if there are too few rows to choose it, or no penalty is known to suit a kernel
 # that is not positive semi-definite.
 _UNCHOSEN_ALPHA = 1e-6
@@ -387,11 +389,24 @@ class LeastSquares(Problem):
             return self.validation_errors(spectrum, path.filters(spectrum))
         if selection == "gcv":
             n = self.n_observations(rows)
-            return gcv_errors(spectrum, path.kept(spectrum, n), n, self._merged.within)
-        replicates = None
+            kept = path.kept(spectrum, n)
+            errors = gcv_errors(spectrum, kept, n, self._merged.within)
+            if not np.isfinite(errors).any():
+                return errors
+            # A mean over rows says nothing of one that the model hardly sees, whose
+            # error in a model without it can be a thousand times that of the others.
+            best = int(np.nanargmin(errors))
+            exact = self._loo_errors(spectrum, path, slice(best, best + 1))[0]
+            if exact <= _MISLED * errors[best]:
+                return errors
+        return self._loo_errors(spectrum, path, slice(None))
+
+    def _loo_errors(self, spectrum, path, some):
+        """Return the leave-one-out errors of some models of a path."""
+        rows, replicates = self.train, None
         if self._merged.replicates is not None:
             replicates = self._merged.replicates_of(rows.index).of(rows.targets)
-        left = path.kept(spectrum, None if replicates is None else np.inf)
+        left = path.kept(spectrum, None if replicates is None else np.inf)[:, some]
         Y, parts = rows.targets - self.training.mean, self._left_parts(spectrum, left)
         return loo_errors(parts, Y, rows.weights, replicates)
 

@@ -1499,3 +1499,17 @@ def test_noise_wants_larger_penalties(rng):
             warnings.simplefilter("error", ConvergenceWarning)
             warnings.filterwarnings("ignore", "NystromRegressor learned nothing")
             model.set_params(alphas=alphas).fit(X, y)
+
+
+@pytest.mark.parametrize("cls", [NystromRegressor, NytroRegressor])
+@pytest.mark.parametrize("seed", range(3))
+def test_gcv_is_not_misled_by_rows_that_a_model_hardly_sees(cls, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((500, 3))
+    y = 1.0 * (np.sin(X[:, 0]) + 0.7 * X[:, 1] > 1)
+    alpha = {"alpha": "path"} if cls is NystromRegressor else {}
+    model = cls(
+        "gaussian", bandwidth="median", selection="gcv", random_state=0, **alpha
+    ).fit(X[:300], y[:300])
+    exact = clone(model).set_params(selection="loo").fit(X[:300], y[:300])
+    assert model.score(X[300:], y[300:]) > exact.score(X[300:], y[300:]) - 0.15 > 0.5
