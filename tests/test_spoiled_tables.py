@@ -353,3 +353,18 @@ def test_an_output_in_other_units_changes_nothing(model, copies):
     constant = clone(model).fit(X, np.c_[Y[:, 0], np.full(len(Y), 1e9)]).predict(X)
     assert_allclose(constant[:, 1], 1e9, rtol=1e-12)
     assert r2_score(Y[:, 0], constant[:, 0]) > 0.7
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "DSG"])
+@pytest.mark.parametrize("n", [300, 2000])
+@pytest.mark.filterwarnings("ignore:n_centers=")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_targets_that_a_category_determines(family, n):
+    """Rows that stand there a dozen times are no copies: they tell that noise is 0."""
+    rng = np.random.default_rng(0)
+    level = rng.integers(0, 25, n)
+    X, y, labels = np.eye(25)[level], rng.standard_normal(25), rng.integers(0, 3, 25)
+    assert made(family, "Regressor").fit(X, y[level]).score(X, y[level]) > 0.99
+    model = made(family, "Classifier").fit(X, labels[level])
+    assert model.score(X, labels[level]) == 1.0
+    assert log_loss(labels[level], model.predict_proba(X)) < 0.05

@@ -29,6 +29,8 @@ from .problem import take
 # all repeated rows are replicates. In a table whose rows were copied it is 0; in one of
 # categories whose labels are noisy it is near 1.
 _PART_OF_REPLICATES = 0.2
+# If the usual row stands this often in a table, with one target, that is no copying.
+_MORE_THAN_COPIES = 10
 
 
 class OutOfSample(NamedTuple):
@@ -330,6 +332,8 @@ class Data:
         equal rows have other targets too, or many other repeated rows have, they are
         replicates, which tell the noise: then each row, or unit of an integer weight,
         is an observation. Copies of the whole table, or of a class, change nothing.
+        Most rows are not copied ten times: these are replicates without noise, such
+        as the rows of a category.
 
         Returns
         -------
@@ -375,16 +379,26 @@ class Data:
         # Numbers of copies are whole, and have all digits.
         whole = (w == np.rint(w)).all() and w.sum() < 2.0**53
         counts = np.bincount(pair, w if whole else None).astype(np.int64)
+        if self._are_replicates(np.bincount(pair), rows[first]):
+            return own, pair, counts
         several = (np.bincount(own) > 1)[own]
         repeated = (np.bincount(own, counts) > 1)[own]
         part = counts[several].sum() / max(counts[repeated].sum(), 1)
         replicates = repeated if part >= _PART_OF_REPLICATES else several
-        groups = self.groups
-        groups = np.zeros_like(first) if groups is None else groups[rows[first]]
+        counts = counts // self._copies(counts, rows[first])
+        return own, pair, np.where(replicates, counts, 1)
+
+    def _copies(self, counts, rows):
+        """Return how often whole classes, or all rows, were copied, for each row."""
+        groups = np.zeros_like(rows) if self.groups is None else self.groups[rows]
         n_copies = np.ones(groups.max() + 1, dtype=np.int64)
         for group in np.unique(groups):
             n_copies[group] = np.gcd.reduce(counts[groups == group])
-        return own, pair, np.where(replicates, counts // n_copies[groups], 1)
+        return n_copies[groups]
+
+    def _are_replicates(self, counts, rows):
+        """Whether rows stand there too often, `counts` times, to have been copied."""
+        return np.median(counts // self._copies(counts, rows)) >= _MORE_THAN_COPIES
 
     def parts_of_sets(self, rows):
         """Return the part of the weight of its set that each row's observation has.
@@ -482,6 +496,8 @@ class Data:
         if self.precomputed or is_lazy(self.X):
             return self, self.shuffled(rows)
         first, which = self.distinct_with_targets(rows)
+        if self._are_replicates(np.bincount(which), rows[first]):
+            return self, self.shuffled(rows)
         totals, data = np.bincount(which, self.weights_of(rows)), self
         if len(first) < len(rows):
             data = self._with(rows[first], totals, self.targets[rows[first]])
