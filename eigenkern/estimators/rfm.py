@@ -1126,7 +1126,7 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     X may hold NaN, and a DataFrame text, categories, booleans and missing values. A
     category becomes a column of zeros and ones for each of its levels, a missing value
     among them; with more than 30 levels, their mean target, which `TargetEncoder` takes
-    from other rows, or for several targets the most frequent levels. Booleans are
+    from other rows, or for more than ten targets the most frequent levels. Booleans are
     numbers. A gap in a column of numbers becomes its median, and another column marks
     it; a gap that is new in `predict` becomes the median, an unknown level zeros, or
     the mean target. Columns are scaled by the distinct rows of nonzero weight. Dates
@@ -1340,7 +1340,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     X may hold NaN, and a DataFrame text, categories, booleans and missing values. A
     category becomes a column of zeros and ones for each of its levels, a missing value
     among them; with more than 30 levels, their mean target, which `TargetEncoder` takes
-    from other rows, or for several targets the most frequent levels. Booleans are
+    from other rows, or for more than ten targets the most frequent levels. Booleans are
     numbers. A gap in a column of numbers becomes its median, and another column marks
     it; a gap that is new in `predict` becomes the median, an unknown level zeros, or
     the mean target. Columns are scaled by the distinct rows of nonzero weight. Dates

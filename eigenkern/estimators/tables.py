@@ -44,6 +44,8 @@ from ..rows.frames import (
 _NARROW = 30
 # Text of which more than this part are numbers is probably a column of numbers.
 _MOSTLY = 0.9
+# Outputs up to which a category is encoded by the targets of each.
+_MOST_OUTPUTS = 10
 # Folds to encode the levels of the others by targets of other rows.
 _FOLDS = 5
 # Rows of the mean of all targets that are added to those of each level: a level that
@@ -278,7 +280,8 @@ class Preparation:
             sources += [numbers[j] for j in mark.features_]
         narrow = [j for j, n in enumerate(n_levels) if n <= _NARROW]
         wide = [j for j, n in enumerate(n_levels) if n > _NARROW]
-        if data.targets.shape[1] > 1 and data.groups is None:
+        outputs = range(1 if data.groups is not None else data.targets.shape[1])
+        if len(outputs) > _MOST_OUTPUTS:
             narrow, wide = narrow + wide, []
         if narrow:
             encoder = OneHotEncoder(
@@ -293,15 +296,16 @@ class Preparation:
                 [str(categories[j]) for j in narrow]
             ):
                 sources.append(int(name.partition("_")[0]))
-        encodings = None
-        if wide:
-            encoder, encodings = _by_targets(raw, used, L[:, wide])
+        found, places = [], [categories[j] for j in wide]
+        for output in outputs if wide else ():
+            encoder, encodings = _by_targets(raw, used, L[:, wide], output)
             deviations = StandardScaler().fit(encoder.transform(L[first][:, wide]))
-            encodings = deviations.transform(encodings)
+            found.append(deviations.transform(encodings))
             steps = [("encode", encoder), ("scale", deviations)]
-            places = [categories[j] for j in wide]
-            self._add("wide", as_levels, steps, places)
+            name = "wide" if len(outputs) == 1 else f"wide{output}"
+            self._add(name, as_levels, steps, places)
             sources += np.repeat(places, encodings.shape[1] // len(places)).tolist()
+        encodings = np.hstack(found) if found else None
         self.sources = np.array(sources, dtype=np.int64)
         if not len(sources):
             raise ValueError(
@@ -476,8 +480,10 @@ def prepared(preprocessor, X):
     return np.ascontiguousarray(Z, dtype=dtype)
 
 
-def _by_targets(data, used, L):
+def _by_targets(data, used, L, output=0):
     """Return an encoder of levels by their mean targets, and those of all rows.
+
+    For labels the targets are the classes, whatever the output.
 
     Those of a row come from other rows; equal rows are in the same of five folds.
     Integer weights are numbers of rows, others are rounded to quarters of their mean.
@@ -490,7 +496,7 @@ def _by_targets(data, used, L):
     counts = counts.astype(np.int64)
     counts //= np.gcd.reduce(counts)
     index = np.repeat(used[first], counts)
-    y, target_type = data.targets[:, 0], "continuous"
+    y, target_type = data.targets[:, output], "continuous"
     if data.groups is not None:
         y, target_type = data.groups, "binary"
         if data.targets.shape[1] > 1:

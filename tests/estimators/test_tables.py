@@ -139,9 +139,21 @@ def test_many_levels_and_several_targets(rng):
     assert prepared(model, X).shape == (10_000, 2)
     y = np.column_stack([X["x"], -X["x"]])
     with pytest.warns(UserWarning, match="500 levels in 500 rows, too many to learn"):
-        model.fit(X[:500], y[:500])  # the most frequent levels, and one for the others
-    assert prepared(model, X).shape == (10_000, 31)
+        model.fit(X[:500], y[:500])  # by the targets of each output
+    assert prepared(model, X).shape == (10_000, 3)
     assert model.predict(X[:5]).shape == (5, 2)
+    with pytest.warns(UserWarning, match="500 levels in 500 rows, too many to learn"):
+        model.fit(X[:500], np.repeat(y[:500, :1], 11, axis=1))
+    assert prepared(model, X).shape == (10_000, 31)  # the most frequent levels
+
+
+def test_many_levels_and_two_targets_are_as_good_as_one(rng):
+    level = rng.integers(0, 100, 1500)
+    X = pd.DataFrame({"key": [f"k{i}" for i in level], "x": rng.standard_normal(1500)})
+    Y = np.c_[rng.standard_normal(100)[level] + X["x"], rng.standard_normal(100)[level]]
+    model = RFMRegressor(max_rounds=1, random_state=0)
+    for y in (Y, Y[:, 0]):
+        assert model.fit(X[:1000], y[:1000]).score(X[1000:], y[1000:]) > 0.85
 
 
 def test_numbers_that_were_read_as_text_are_named(rng):
