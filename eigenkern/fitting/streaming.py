@@ -169,6 +169,8 @@ _N_EPOCHS_ANEW = 5
 # 125 are within .05 of the shuffled ones. A choice that was refused counts as made on
 # this part of the rows: the next try comes sooner.
 _STALE, _REFUSED = 2.0, 0.77
+# Rows of a first piece on which its model is compared with the mean.
+_N_COMPARED = 2000
 # A model whose loss is above this part of that of the mean has learned little; one of a
 # fit is given up for that after so many rows.
 _POOR, _N_AFTER_FIT = 0.9, 100
@@ -248,11 +250,14 @@ class FirstPieceRule(SolutionRule):
 
     def update(self, state):
         """Record a state; return whether it has failed, or is no worse."""
-        mean, loss = self._problem.initial_coef(), self._problem.model_loss
-        if state.failed or not loss(state.coef) > loss(mean) + self._rounding:
-            return super().update(state) or True
-        self.state = replace(state, coef=mean, failed=True)
-        return False
+        mean = self._problem.initial_coef()
+        found, of_mean = (
+            self._problem.model_loss(one, _N_COMPARED) for one in (state.coef, mean)
+        )
+        self.state, worse = state, found > of_mean + self._rounding
+        if worse and not state.failed:
+            self.state = replace(state, coef=mean, failed=True)
+        return not worse or state.failed
 
 
 class Streaming:

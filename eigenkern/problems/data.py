@@ -165,7 +165,7 @@ class Merged(NamedTuple):
         """Return the `Replicates` of targets that are divided by units, (l,)."""
         if (self.n_observations == 1).all() and not self.variance.any():
             return None
-        variance = self.variance / np.square(units)
+        variance = self.variance / units / units
         return Replicates(self.n_observations, variance.sum(axis=1))
 
     def replicates_of(self, rows):
