@@ -350,6 +350,9 @@ def test_an_output_in_other_units_changes_nothing(model, copies):
     found = clone(model).fit(X, Y * units).predict(X) / units
     assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
     assert r2_score(Y[:, 0], expected[:, 0]) > 0.7
+    if isinstance(model, RFMRegressor):
+        fits = [clone(model).fit(X, each) for each in (Y, Y * units)]
+        assert_allclose(*(one.feature_importances_ for one in fits), rtol=1e-6)
     constant = clone(model).fit(X, np.c_[Y[:, 0], np.full(len(Y), 1e9)]).predict(X)
     assert_allclose(constant[:, 1], 1e9, rtol=1e-12)
     assert r2_score(Y[:, 0], constant[:, 0]) > 0.7

@@ -160,8 +160,11 @@ def average_gradient_outer_product(
         return move(M, *location_of(X))
 
 
-def mean_outer_product(gradients, kind, weights, rng):
-    """Return the mean of G G' over rows, summed over outputs, or its diagonal."""
+def mean_outer_product(gradients, kind, weights, rng, units=None):
+    """Return the mean of G G' over rows, summed over outputs, or its diagonal.
+
+    G is in these units of the outputs, (l,), if they are given.
+    """
     xp, (n, d, n_outputs) = gradients.xp, gradients.shape
     n_mixed = min(n_outputs, _MAX_OUTPUTS)
     total, size = 0.0, max(int(GRADIENT_BYTES // (8 * d * n_mixed)), 1)
@@ -171,6 +174,8 @@ def mean_outer_product(gradients, kind, weights, rng):
         mix = None
         if n_mixed < n_outputs:
             mix = rng.choice([-1.0, 1.0], (n_outputs, n_mixed)) / n_mixed**0.5
+        if units is not None:
+            mix = (np.eye(n_outputs) if mix is None else mix) / units[:, None]
         G = gradients.block(rows.start, rows.stop, mix)
         if weights is not None:
             w = xp.asarray(weights[rows] / weights.mean(), device=device_of(G))

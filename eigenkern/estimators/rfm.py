@@ -205,10 +205,11 @@ class MetricProblem:
             data = data.take(np.sort(rows))
         self._preparation, self._everything = model._preparation, data
         self._train = draw(data, model.max_metric_rows)
+        self._units = None
         if not labels and data.targets.shape[1] > 1:  # all outputs matter alike
             Y = self._train.targets
             w = self._train.weights_of(np.arange(len(Y)))
-            units = units_of(Y - mean_of_targets(Y, w), w)
+            units = self._units = units_of(Y - mean_of_targets(Y, w), w)
             scaled = {"targets": Y / units, "labels": self._train.labels / units}
             self._train = replace(self._train, **scaled)
             if data.validation is not None:
@@ -469,11 +470,11 @@ class MetricProblem:
         xp = namespace(X)
         return xp.astype(xp.asarray(values, device=device_of(X)), X.dtype, copy=False)
 
-    def _outer_product(self, model, root, kind):
+    def _outer_product(self, model, root, kind, units=None):
         """Return the average gradient outer product of a model, in units of X."""
         gradients = mapped_gradients(model, self._graded.X, root)
         rng = np.random.RandomState(self._seed)
-        return mean_outer_product(gradients, kind, self._graded.weights, rng)
+        return mean_outer_product(gradients, kind, self._graded.weights, rng, units)
 
     def _fit_to_all(self, chosen):
         """Return a model of all rows, in parts if the plan says so."""
@@ -492,7 +493,8 @@ class MetricProblem:
         """Return the attributes of a round's metric, with a model of all rows."""
         model = self._fit_to_all(chosen)
         left_out = vars(model).pop("_left_out", None)
-        importances = to_numpy(self._outer_product(model, chosen.root, "diagonal"))
+        root, units = chosen.root, self._units
+        importances = to_numpy(self._outer_product(model, root, "diagonal", units))
         # A level or gap that is rare matters little, however steep the model is there.
         k, w = self._preparation.n_numbers, self._graded.weights
         marks = to_numpy(self._graded.X)[:, k:].astype(np.float64)
