@@ -560,9 +560,10 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
 
         Up to 2000 rows are kept as a sample of all rows so far. If a piece is unlike
         this sample, or makes the model worse on it, as many of the kept rows are
-        learned instead. In such a stream everything is chosen and learned anew from the
-        kept rows whenever the number of rows has doubled, or the product of that number
-        and the loss. Later pieces of fewer than 32 rows wait for more rows.
+        learned instead. In such a stream, or if the model is hardly better than the
+        mean of the targets, everything is chosen and learned anew from the kept rows
+        whenever the number of rows has doubled, or the product of that number and the
+        loss. Later pieces of fewer than 32 rows wait for more rows.
 
         Parameters
         ----------
@@ -878,9 +879,10 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
 
         Up to 2000 rows are kept as a sample of all rows so far. If a piece is unlike
         this sample, or makes the model worse on it, as many of the kept rows are
-        learned instead. In such a stream everything is chosen and learned anew from the
-        kept rows whenever the number of rows has doubled, or the product of that number
-        and the loss. Later pieces of fewer than 32 rows wait for more rows.
+        learned instead. In such a stream, or if the model is hardly better than the
+        mean of the targets, everything is chosen and learned anew from the kept rows
+        whenever the number of rows has doubled, or the product of that number and the
+        loss. Later pieces of fewer than 32 rows wait for more rows.
 
         Parameters
         ----------

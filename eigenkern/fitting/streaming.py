@@ -266,7 +266,8 @@ class Streaming:
     A piece is learned if it is a fair sample of all rows so far and does not make the
     model worse on them. Otherwise the best model so far learns as many retained rows
     instead, with half the step if it gets worse. In such a stream everything is chosen
-    and learned anew once rows times loss have doubled, if that gives a better model.
+    and learned anew once rows times loss have doubled, if that gives a better model;
+    if `_is_quick`, also where the model is hardly better than the mean.
 
     If three pieces in a row differ from the rows before, in X or the targets, the
     stream is sorted: a warning says so, once.
