@@ -144,6 +144,7 @@ def left_parts(blocks, components, kept, T, complete):
         if not complete:
             residual = residual + (T[rows, :] - U @ components)[:, :, None]
             left = left + (1 - xp.sum(squares, axis=1))[:, None]
+        del squares  # as large as U
         yield rows, residual, xp.where(left > 0, left, xp.full_like(left, EPS))
 
 

@@ -307,7 +307,8 @@ def _add_leave_one_out(fit, shape, K, n_models):
     """Add the exact leave-one-out errors of a path: the second pass over the rows.
 
     While a block of the kernel matrix is multiplied, the product before is in memory;
-    then one product is, with three numbers for each row, output and penalty.
+    then one product is, with three numbers for each row, output and penalty, or with its
+    squares and one such number.
     """
     (n, p), e = K.shape, shape.estimator
     (kept,) = cached_bytes([K], e.cache_size, 2, shape.d)
@@ -319,7 +320,7 @@ def _add_leave_one_out(fit, shape, K, n_models):
     width = 3 * (shape.n_outputs + 1) * n_models
     b = next(blocks(n, p + width)).stop
     n_products = 2 if b == n else 3
-    fit.uses(8 * (3 * p * p + b * max(n_products * p, p + width)))
+    fit.uses(8 * (3 * p * p + b * max(n_products * p + width / 3, p + width)))
     fit.products(n * p * p + n * p * width)
 
 
