@@ -307,8 +307,8 @@ def _add_leave_one_out(fit, shape, K, n_models):
     """Add the exact leave-one-out errors of a path: the second pass over the rows.
 
     While a block of the kernel matrix is multiplied, the product before is in memory;
-    then one product is, with three numbers for each row, output and penalty, or with its
-    squares and one such number.
+    then one product is, with three numbers for each row, output and penalty, or with
+    its squares and one such number.
     """
     (n, p), e = K.shape, shape.estimator
     (kept,) = cached_bytes([K], e.cache_size, 2, shape.d)
