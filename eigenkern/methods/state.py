@@ -57,7 +57,8 @@ class Saved:
     def load(self, saved):
         """Take the attributes of another object for the same problem.
 
-        Raises a ValueError if a number, or a list, is something else there.
+        Raises a ValueError if a number, or a list, is something else there, or if
+        other things stand among numbers.
         """
         for name in list(self._names()):
             value = saved[name]
@@ -68,4 +69,9 @@ class Saved:
             for kind in (Real, list):
                 if isinstance(part, kind) and not isinstance(value, kind):
                     raise ValueError(f"{name} is {type(value)} instead of {kind}")
+            if isinstance(value, list | dict):
+                inside = value.values() if isinstance(value, dict) else value
+                kinds = {Real if isinstance(v, Real) else type(v) for v in inside}
+                if Real in kinds and len(kinds) > 1:
+                    raise ValueError(f"{name} has other things among numbers")
             setattr(self, name, value)
