@@ -85,8 +85,8 @@ def expected(tmp_path_factory):
 
 
 # Their normal equations multiply rounding by the condition of K(Z, Z): predictions on
-# one thread and on two differed by 1.1e-8 of the largest one on an AMD EPYC with AVX-512,
-# and by less than 1e-10 on others; what is chosen does not differ.
+# one thread and on two differed by 1.1e-8 of the largest one on an AMD EPYC with
+# AVX-512, and by less than 1e-10 on others; what is chosen does not differ.
 ON_CENTERS, OF_LARGEST = ("on centers", "nystrom"), 3e-8
 
 
