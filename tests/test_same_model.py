@@ -84,19 +84,10 @@ def expected(tmp_path_factory):
     return fitted(tmp_path_factory.mktemp("alone") / "found.npz")
 
 
-# Their normal equations multiply rounding by the condition of K(Z, Z): predictions on
-# one thread and on two differed by 1.1e-8 of the largest one on an AMD EPYC with
-# AVX-512, and by less than 1e-10 on others; what is chosen does not differ.
-ON_CENTERS, OF_LARGEST = ("on centers", "nystrom"), 3e-8
-
-
 def assert_same(found, expected, rtol):
     assert found.keys() == expected.keys()
     for name, value in expected.items():
-        atol = rtol
-        if name in ON_CENTERS and rtol > 0:
-            atol = OF_LARGEST * np.abs(value).max()
-        assert_allclose(found[name], value, rtol=rtol, atol=atol, err_msg=name)
+        assert_allclose(found[name], value, rtol=rtol, atol=rtol, err_msg=name)
 
 
 def test_beside_busy_processes(expected, tmp_path):

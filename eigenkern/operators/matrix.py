@@ -258,9 +258,10 @@ def add_gram(G, A, pool, c=None, T=None):
         if c is not None and rows == columns:
             c[rows, :] += A[:, rows].T @ T
 
-    # At least one per worker, so that they finish together.
+    # Several, so that workers finish together; as many for any number of them, because
+    # products of other widths have other last digits, which small penalties magnify.
     p = len(G)
-    panels = list(slices(p, max(min(PANEL_WIDTH, -(-p // pool.n_workers)), 64)))
+    panels = list(slices(p, max(min(PANEL_WIDTH, -(-p // 4)), 64)))
     tasks = [(a, b) for i, a in enumerate(panels) for b in panels[:i]]
     # On the diagonal half the work suffices: these tasks even out the end.
     tasks += [(a, a) for a in panels]
