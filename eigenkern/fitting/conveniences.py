@@ -62,8 +62,8 @@ class Conveniences:
                     ": data that come in pieces need EigenPro*(n_centers=500), "
                     "LinearEigenPro* or DSG*"
                 )
-            elif name in _CENTERS and "centers_" in vars(self):
-                said += ": every row of centers_ counts, with dual_coef_"
+            elif name in _FITTED_ANSWERS and "dual_coef_" in vars(self):
+                said += f": {_FITTED_ANSWERS[name]}" * hasattr(type(self), "predict")
             elif name.endswith("_") and hasattr(vars(self).get("estimator_"), name):
                 said += f": it is estimator_.{name}"
             raise AttributeError(said, name=name, obj=self)
@@ -289,8 +289,17 @@ def _if_it_has(method, answer):
     return lambda cls, *_: answer * hasattr(cls, method)
 
 
-# Attributes of SVC and KernelRidge that `centers_` replaces.
-_CENTERS = ("support_vectors_", "support_", "n_support_", "X_fit_")
+# What a model on kernels has instead of attributes of scikit-learn's models.
+_FITTED_ANSWERS = dict.fromkeys(
+    ("support_vectors_", "support_", "n_support_", "X_fit_"),
+    "every row of centers_ counts, with dual_coef_",
+) | {
+    "coef_": "columns have no weights of their own, only centers_, in dual_coef_",
+    "feature_importances_": (
+        "sklearn.inspection.permutation_importance measures them, and RFMRegressor and "
+        "RFMClassifier have them"
+    ),
+}
 # Parameters with the same meaning as those of other packages.
 _SYNONYMS = {
     "epochs": "max_iter",
@@ -308,6 +317,9 @@ _SYNONYMS = {
 # What to pass instead of a parameter of scikit-learn's models; "" if nothing is known.
 _ANSWERS = {
     "C": _alpha_of,
+    "checkpoint": lambda cls, *_: (
+        "it is an argument of fit" * ("checkpoint" in _parameters_of(cls.fit))
+    ),
     "coef0": _polynomial_of,
     "decision_function_shape": _if_it_has(
         "decision_function", "decision_function has a column for each class ('ovr')"

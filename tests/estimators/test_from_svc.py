@@ -18,6 +18,7 @@ from eigenkern import (
     EigenProClassifier,
     EigenProRegressor,
     FalkonLikeClassifier,
+    KernelPCA,
     LinearEigenProClassifier,
     NystromClassifier,
     NystromRegressor,
@@ -191,6 +192,7 @@ def test_other_unknown_names_are_python_s_matter(cls):
         (LinearEigenProClassifier, {"loss": "hinge"}, "FalkonLikeClassifier have oth"),
         (LinearEigenProClassifier, {"penalty": "l2"}, "squared norm, times alpha"),
         (RFMRegressor, {"normalize_y": True}, "its scale changes nothing"),
+        (EigenProRegressor, {"checkpoint": "file"}, "it is an argument of fit"),
         (DSGRegressor, {"quantiles": [0.1]}, r"loss='pinball', quantile=\[0.1\]"),
     ],
 )
@@ -207,6 +209,7 @@ def test_other_parameters_of_scikit_learn_are_answered(cls, parameters, answer):
     [
         (EigenProRegressor, "probability"),
         (EigenProRegressor, "decision_function_shape"),
+        (NystromRegressor, "checkpoint"),
         (EigenProClassifier, "epsilon"),
         (EigenProClassifier, "quantile"),
         (RandomFourierFeatures, "early_stopping"),
@@ -255,6 +258,15 @@ def test_a_missing_method_says_why(two_classes):
         model.fit_batches(X, y)
     with pytest.raises(AttributeError, match="object has no attribute 'depth'"):
         model.depth  # noqa: B018
+    for name, answer in (
+        ("coef_", "columns have no weights of their own"),
+        ("support_vectors_", "every row of centers_ counts"),
+        ("feature_importances_", "permutation_importance measures them"),
+    ):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}': .*{answer}"):
+            getattr(model, name)
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'$"):
+            getattr(KernelPCA(10).fit(X), name)
     assert not hasattr(model, "predict_proba") and hasattr(model, "partial_fit")
     with pytest.raises(AttributeError, match=r"no attribute 'partial_fit'$"):
         RandomFourierFeatures().partial_fit(X)
