@@ -365,7 +365,7 @@ def add_ridge(fit, shape, K, n_bytes=0.0):
         fit.products(EIGENVECTOR_CUBES * n**3, size)
         fit.uses(4 * n * n * size + fit.tiles(K) + n_bytes)
         return
-    s, judges = n_ridge_rows(K)
+    s, judges = n_ridge_rows(K, shape.labels)
     judges = min(judges, max(K.shape[0] - s, 0))
     fit.entries((s + judges) * s)
     fit.products(N_FACTORS * FACTOR_CUBES * (s**3 + (s / 2) ** 3), size)

@@ -20,7 +20,10 @@ from .sizes import planned_bytes
 # A quarter of the rows, at most 4000, is fitted, and at most 4000 others judge. Errors
 # are 1.015 times those of the best c; with an eighth 1.020 times. c still depends on
 # the rows: on a9a it is 0.3, 0.7, 0.9 and 1.4 for 400, 1000, 2000 and 4000 of them.
+# If a quarter is less than `_HALF_FITTED` rows, half of the rows are fitted, at most so
+# many, unless targets are labels.
 _PART_FITTED, _MOST_FITTED, MOST_JUDGES = 4, 4000, 4000
+_HALF_FITTED = 1000
 # So many rows, or fewer, determine c.
 N_RIDGE_ROWS = _PART_FITTED * _MOST_FITTED
 # The search begins with half of the fitted rows; if these are fewer than the features,
@@ -58,10 +61,11 @@ _BETWEEN_STARTS = 8
 SEES_LITTLE, _MOST_TO_SEE = 0.5, 1000
 # If it leaves less than this part in single precision, rounding may hide a better one.
 _LEAVES_LITTLE = 0.05
-# If the best penalty rose by x places from an eighth of the rows to a quarter, `_DRIFT`
-# x places are added, and `_FOR_LABELS` places for labels: errors are then 1.008 times
-# those of the best penalty, 1.015 times without the second, 1.022 with neither.
-_DRIFT, _FOR_LABELS = 1.0, -0.5
+# If the best penalty rose by x places when the fitted rows were doubled, `_DRIFT` x
+# places are added for each time they double again, at most twice; and `_FOR_LABELS`
+# places for labels: errors are then 1.008 times those of the best penalty, 1.015 times
+# without the second, 1.022 with neither.
+_DRIFT, _FOR_LABELS = 0.5, -0.5
 # Fraction by which a larger penalty must lower the error, and fraction that may be
 # rounding. 0 is as good as 0.001; with 0.01 errors are 1.003 times as large.
 _LEAST_GAIN, _ROUNDING = 1e-3, 1e-5
@@ -89,10 +93,14 @@ def units_of(Y, weights=None):
     return np.where(units > 0, units, np.inf)
 
 
-def n_ridge_rows(K):
+def n_ridge_rows(K, labels):
     """Return how many rows `auto_ridge` fits, and how many others judge."""
-    s = min(K.shape[0] // _PART_FITTED, _MOST_FITTED)
+    s = _n_fitted(K.shape[0], 0 if labels else _HALF_FITTED)
     return _rows_that_fit(K, s, s)
+
+
+def _n_fitted(n, n_half):
+    return min(max(n // _PART_FITTED, min(n // 2, n_half)), _MOST_FITTED)
 
 
 def auto_ridge(K, y, weights=None, *, replicates=None, labels=False, in_double=None):
@@ -101,12 +109,12 @@ def auto_ridge(K, y, weights=None, *, replicates=None, labels=False, in_double=N
     It is the c of ``(K + c W^-1) a = y``. In the model of a Gaussian process c is the
     variance of the noise divided by that of the function, which does not depend on the
     number of rows: the c that suits a subsample suits all rows. Kernel ridge regression
-    is fitted to an eighth of the rows for some c of a geometric sequence, then to a
-    quarter, at most 4000, for those near the best. Each c is judged by the squared
-    errors on up to 4000 of the other rows; the minimum is that of a parabola through
-    the best three. The factor by which it changed from the eighth to the quarter is
-    applied once more, because all rows are more than a quarter. Up to 1000 rows are
-    left out one by one instead.
+    is fitted to half of the rows, at most 1000, or to a quarter, at most 4000: the c of
+    a geometric sequence to half as many, then those near the best to all of these. Each
+    c is judged by the squared errors on up to 4000 of the other rows; the minimum is
+    that of a parabola through the best three. Part of its change when the fitted rows
+    were doubled is added once more for each doubling up to all rows. Up to 1000 rows
+    are left out one by one instead.
 
     K is K(X, X) of distinct rows, in random order. The targets y, (m, l), of these and
     perhaps more rows are centered, the weights have mean 1; without `replicates` each
@@ -123,16 +131,17 @@ def auto_ridge(K, y, weights=None, *, replicates=None, labels=False, in_double=N
         n = min(n, ROWS_LEFT_OUT)
         K = K if in_double is None else in_double(n)
         return _ridge_by_leaving_out(K.block(0, n, 0, n), y, weights, replicates, least)
+    s, judges = n_ridge_rows(K, labels)
     ridge = _ridge_by_parts(
         lambda end, s: K.block(0, end, 0, s),
-        (n, *n_ridge_rows(K)),
+        (n, s, judges),
         y,
         weights,
         None
         if in_double is None
         else lambda end, s: in_double(end).block(0, end, 0, s),
         least,
-        _DRIFT,
+        _DRIFT * min(np.log2(n / s), 2.0),
     )
     return ridge * 10.0 ** (_FOR_LABELS * _LOG_STEP) if labels else ridge
 
@@ -172,7 +181,7 @@ def auto_ridge_of_features(F, y, weights=None, *, replicates=None):
 
 def n_fitted_of_features(n, d):
     """Return how many of n rows of d features are fitted to choose the penalty."""
-    return min(n // _PART_FITTED, _MOST_FITTED, max(_MOST_NUMBERS // d, TOO_FEW_ROWS))
+    return min(_n_fitted(n, _HALF_FITTED), max(_MOST_NUMBERS // d, TOO_FEW_ROWS))
 
 
 def _are_few(n, replicates):

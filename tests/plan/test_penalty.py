@@ -19,6 +19,7 @@ from eigenkern.kernels import Gaussian, Laplacian
 from eigenkern.methods.direct import solve_features_directly
 from eigenkern.operators.centered import CenteredFeatures
 from eigenkern.operators.matrix import GivenMatrix
+from eigenkern.operators.tiled import TiledKernel
 from eigenkern.plan import penalty
 from eigenkern.plan.penalty import auto_ridge, auto_ridge_of_features
 
@@ -99,12 +100,30 @@ def test_a_change_with_the_rows_goes_on(of_few, of_more, expected):
         assert least < 0.07
 
 
-def test_labels_prefer_less(rng):
+def test_labels_prefer_less(rng, monkeypatch):
+    monkeypatch.setattr(penalty, "_HALF_FITTED", 0)  # of other targets only
     K, y = problem(rng, 1200, 1.0)
     for n, factor in ((1000, 1.0), (1200, 10**-0.25)):
         given = GivenMatrix(K[:n, :n]), y[:n]
         found = auto_ridge(*given, labels=True)
         assert_allclose(found, factor * auto_ridge(*given), rtol=1e-9)
+
+
+def test_of_a_few_thousand_rows_half_are_fitted():
+    for n, s in ((1200, 600), (2000, 1000), (3000, 1000), (5000, 1250), (90000, 4000)):
+        K = TiledKernel(Laplacian(1.0), np.empty((n, 2)))
+        assert penalty.n_ridge_rows(K, labels=False) == (s, 4000)
+        assert penalty.n_ridge_rows(K, labels=True) == (min(n // 4, 4000), 4000)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_thousand_rows_and_more_have_the_penalty_of_a_thousand(seed):
+    rng = np.random.default_rng(seed)  # with a quarter up to 1000 times as much
+    X = rng.standard_normal((1100, 3))
+    y = np.sin(3 * X[:, :1]) + X[:, 1:2] + 0.3 * rng.standard_normal((1100, 1))
+    K, y = Gaussian(1.5)(X), y - y.mean()
+    exact = auto_ridge(GivenMatrix(K[:1000, :1000]), y[:1000])
+    assert 0.2 < auto_ridge(GivenMatrix(K), y) / exact < 5
 
 
 def test_weights_of_few_rows_are_the_noise_of_few(rng):
