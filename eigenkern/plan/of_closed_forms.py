@@ -159,7 +159,7 @@ def plan_of_closed_form(shape, given=None, most=None):
 
 
 def _kind(e):
-    """Return the problem to solve, a key of `ClosedForm.SQUARES`."""
+    """Return the problem to solve, a key of `ClosedForm.KINDS`."""
     falkon = not hasattr(e, "selection")
     if has_log_loss(e):
         return "falkon logistic" if falkon else "logistic"
@@ -265,7 +265,7 @@ def _add_iterations(fit, shape, phases, n_passes, n_products, n_factors):
         columns, square = 2 * columns, 8 * K.shape[1] ** 2
         fit.uses(3 * square)
         fit.holds("preconditioner", n_factors * square)
-        fit.products(ClosedForm.CUBES["falkon"] * K.shape[1] ** 3)
+        fit.products(ClosedForm.KINDS["falkon"][1] * K.shape[1] ** 3)
         fit.products(FACTOR_CUBES * K.shape[1] ** 3)
     most, block = 0, fit.tiles(K)
     for matrices in phases:

@@ -437,16 +437,17 @@ def add_normal_equations(fit, shape, kind, K, holds_out=False):
     fit.uses(8 * p * n_block + 2 * square)
     by_factors = kind == "path" and holds_out and krylov_pays(p, shape.n_outputs)
     fewer = 2 if by_factors else 1
-    n_squares = ClosedForm.SQUARES[kind] - fewer + 2 * holds_out
+    n_squares, cubes, n_sums = ClosedForm.KINDS[kind]
+    n_squares += 2 * holds_out - fewer
     fit.uses(n_squares * square - tiles / 2)  # about half of the tiles serve again
     fit.holds("preconditioner", square)
     # Panels of blocks of rows take longer than large products with as many
     # multiply-adds: 1.3 to 1.6 times in 24 fits on cpusmall, a9a and covtype, but 1.8
     # to 2.7 times in fits of less than a second.
     fit.slowness = 1.4
-    fit.entries(ClosedForm.SUMS.get(kind, 1) * shape.n * p + p * p / 2)
+    fit.entries(n_sums * shape.n * p + p * p / 2)
     fit.products(form.work)
     if kind == "path" and not by_factors:
-        fit.products((ALL_EIGENVECTORS - 1) * ClosedForm.CUBES[kind] * p**3)
+        fit.products((ALL_EIGENVECTORS - 1) * cubes * p**3)
     fit.products(FACTOR_CUBES * p**3)
     fit.slowness = 1.0

@@ -34,13 +34,13 @@ _DIRECT_ROWS = 8000
 # The number m of centers for n rows: all rows if a fit takes at most 35 seconds,
 # enough for every method with 6000 rows on one core, or with 7300 on two (measured,
 # these need at most two thirds of that). For more rows m = C n^1/2 log n, as in the
-# papers on Nystrom and Falkon, or as many as the second limit allows. With C = 5 that
+# papers on Nystrom and Falkon, or as many as a minute allows. With C = 5 that
 # takes about as long as all rows at the first limit: with fewer centers a fit to a few
 # more rows would be worse. Test error divided by that of all rows, 12 000 rows, C = 1,
 # 3, 5: California 1.07, 1.01, 1.00; Covertype 1.40, 1.22, 1.12; MNIST 1.80, 1.36, 1.22.
 # Not used for the choice, C = 3, 5: a9a 0.94, 0.94; ijcnn1 1.27, 1.14; Fashion-MNIST
 # 1.09, 1.06; bike 1.26, 1.16.
-_ALL_ROWS_SECONDS, _CENTERS_SECONDS, _CENTERS_FACTOR = 35, 60, 5
+_ALL_ROWS_SECONDS, _CENTERS_FACTOR = 35, 5
 # Iterations that Falkon usually needs with many centers.
 FALKON_ITERATIONS = 20
 # Memory needed to measure on r rows, divided by r^2: six r x r matrices in float64.
@@ -79,38 +79,26 @@ class ClosedForm:
     bytes_of_squares: int
     n_centers: int | None
 
-    #: k. The matrices are K_mm or its factor, R, sums over the training rows (and over
-    #: the validation rows and both), whitened sums, eigenvectors and their workspace.
-    SQUARES = {
-        "ridge": 5,
-        "path": 7,
-        "full ridge": 3,
-        "full path": 6,
-        "falkon": 7,
-        "logistic": 8,
-        "full logistic": 8,
-        "falkon logistic": 8,
+    #: k, then work divided by p^3, and how often sums over the rows are computed, n p^2
+    #: / 2 each. The k matrices are K_mm or its factor, R, sums over the training rows
+    #: (and over the validation rows and both), whitened sums, eigenvectors and their
+    #: workspace. The work is that of factors, whitening, eigenvectors of the training
+    #: rows and of all rows; in logistic regression some Newton steps compute the sums
+    #: again, the others only a factor. Seconds on two cores of an AMD EPYC, and those
+    #: predicted at the rate of `arrays.machine`: 27 000 rows with 5000 and 8400 centers
+    #: 12 and 45 s (15 and 53 s), a path with 5000 centers 29 s (30 s), 12 000 rows of
+    #: the full kernel 9 s (14 s), a path of 7300 rows, by factors, 5 s (10 s); with all
+    #: eigenvectors the last one takes three times as long as predicted.
+    KINDS = {
+        "ridge": (5, 2, 1),
+        "path": (7, 7, 1),
+        "full ridge": (3, 1 / 3, 0),
+        "full path": (6, 1, 0),
+        "falkon": (7, 2, 0),
+        "logistic": (8, 15, 10),
+        "full logistic": (8, 15, 0),
+        "falkon logistic": (8, 15, 0),
     }
-    #: Work divided by p^3, in addition to n p^2 / 2 for sums over the rows: factors,
-    #: whitening, eigenvectors of the training rows and of all rows. Seconds on two
-    #: cores of an AMD EPYC, and those predicted at the rate of `arrays.machine`:
-    #: 27 000 rows with 5000 and 8400 centers 12 and 45 s (15 and 53 s), a path with
-    #: 5000 centers 29 s (30 s), 12 000 rows of the full kernel 9 s (14 s), a path of
-    #: 7300 rows, by factors, 5 s (10 s); with all eigenvectors the last one takes three
-    #: times as long as predicted.
-    CUBES = {
-        "ridge": 2,
-        "path": 7,
-        "full ridge": 1 / 3,
-        "full path": 1,
-        "falkon": 2,
-        "logistic": 15,
-        "full logistic": 15,
-        "falkon logistic": 15,
-    }
-    #: How often the sums over the rows are computed. In logistic regression some Newton
-    #: steps compute them again; the others only compute a factor.
-    SUMS = {"ridge": 1, "path": 1, "logistic": 10}
 
     @classmethod
     def make(cls, kind, n_centers, n_rows, *, validated=False, n_stored=0):
@@ -119,14 +107,15 @@ class ClosedForm:
         Parameters
         ----------
         kind : str
-            A key of `SQUARES`.
+            A key of `KINDS`.
         n_centers, n_rows : int
         validated : bool, default=False
             Whether sums over validation rows are kept.
         n_stored : int, default=0
             c.
         """
-        n_squares = cls.SQUARES[kind] + 2 * validated
+        n_squares, cubes, n_sums = cls.KINDS[kind]
+        n_squares += 2 * validated
         n_block = min(int(BLOCK_BYTES // (8 * n_centers)) + 16, n_rows)
         squares = 8 * n_squares * n_centers**2
         # Leave-one-out errors have three numbers for each of 100 penalties, for a
@@ -134,8 +123,7 @@ class ClosedForm:
         width = n_centers + (600 if "path" in kind else 0)
         needed = squares + 8 * (3 * n_block * n_centers + n_stored)
         needed += 2 * min(8 * n_rows * width, BLOCK_BYTES)
-        work = cls.CUBES[kind] * n_centers**3
-        work += cls.SUMS.get(kind, 0) * n_rows * n_centers**2 / 2
+        work = cubes * n_centers**3 + n_sums * n_rows * n_centers**2 / 2
         full = kind.startswith("full")
         shown = None if full else n_centers
         return cls(int(needed), work, n_centers, squares, shown)
@@ -206,7 +194,7 @@ def default_n_centers(
         if centers == "rpcholesky":  # the columns of the centers, and their factor
             seconds += machine.product_seconds(n * p**2, 8, n_threads)
             needed += 16 * n * p
-        return seconds > _CENTERS_SECONDS or needed > half
+        return seconds > 60 or needed > half
 
     full = {"path": "full path", "ridge": "full ridge", "falkon": "full ridge"}
     seconds, needed = costs(full.get(kind, "full logistic"), n, 1)
