@@ -8,9 +8,7 @@ are. If all rows are centers, e and F e^-1/2 are the leading eigenpairs of H K H
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from ..arrays.array import device_of, namespace, take
+from ..arrays.array import device_of, namespace, scatter, take
 from ..arrays.linalg import (
     large_product,
     orthonormal_beside,
@@ -56,12 +54,10 @@ def components_of_centers(kernel, Z, X, k):
     # Without the last row, which is minus the sum of the others, K has a factor.
     whitening = Whitening.of(K[:-1, :-1], Z.dtype)
     kept, L, R = whitening.kept, whitening.L, whitening.R
-    place = np.full(p, len(kept))
-    place[kept] = np.arange(len(kept))
 
     def expanded(B):
         """Return H[:, kept] B."""
-        return _centered(take(xp.concat([B, xp.zeros_like(B[:1, :])]), place))
+        return _centered(scatter(B, kept, p))
 
     def whitened(B):
         """Return L^-1 H[kept, :] B."""

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from ..arrays.array import device_of, move, namespace, slices, to_numpy
+from ..arrays.array import device_of, move, namespace, scatter, slices, to_numpy
 from ..arrays.linalg import absolute, large_product, solve_triangular
 from ..arrays.machine import machine_of
 from ..arrays.threads import cached_property
@@ -43,7 +43,7 @@ from ..rows.transfer import StreamedRows
 from .closed_form import LeastSquares, Sample, products
 from .data import hold_out
 from .kernel_parameters import make_kernel
-from .problem import Problem, scatter, shuffled, take
+from .problem import Problem, shuffled, take
 
 
 class CenterProblem(LeastSquares):

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arrays.array import namespace, to_numpy
+from ..arrays.array import namespace, scatter, to_numpy
 from ..arrays.linalg import large_gram, large_product
 from ..arrays.threads import cached_property
 from ..centers import distinct_rows
@@ -32,7 +32,7 @@ from ..rows.lazy_rows import is_lazy, rows_at
 from ..rows.robust import cast
 from .data import OutOfSample, sample_of_classes
 from .kernel_parameters import make_kernel
-from .problem import Problem, scatter, shuffled, take, take_entries
+from .problem import Problem, shuffled, take, take_entries
 
 
 class Sample:

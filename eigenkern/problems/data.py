@@ -181,11 +181,9 @@ class Merged(NamedTuple):
         others = ~np.isin(self.members, rows)
         left = np.bincount(self.which[others], minlength=len(self.rows))
         order = np.argsort(left == 0, kind="stable")
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
         return self._replace(
             rows=self.rows[order],
-            which=place[self.which],
+            which=np.argsort(order)[self.which],
             n_observations=self.n_observations[order],
             variance=self.variance[order],
         )
@@ -461,14 +459,12 @@ class Data:
         mean, totals = merged(first, which, Y, w)
         squares = [np.bincount(which, w * y**2) for y in (Y - mean[which]).T]
         variance = np.stack(squares, axis=1) / totals[:, None]
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
         return Merged(
             self._with(rows[first], totals, mean),
             rows[first[order]],
             self,
             rows,
-            place[which],
+            np.argsort(order)[which],
             n_of_set[order],
             variance[order],
         )
