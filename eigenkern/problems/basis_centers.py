@@ -516,9 +516,21 @@ class GeneralProblem(Problem):
         self._on_workers = self._rows = self._matrix = None
         w = data.weights_of(train)
         if bandwidth is not None:
-            p = n_centers if isinstance(centers, str) else len(centers)
-            options = {"alpha": alpha, "dtype": bandwidth_dtype, "n_centers": p}
-            kernel = self._measured(kernel, bandwidth, w, options)
+            # It is measured on some training rows.
+            first = slice(0, n_sampled_rows(len(train)))
+            rows, Y = self._streamed[first, :], data.targets[train[first]]
+            kernel = make_kernel(
+                kernel,
+                bandwidth,
+                rows,
+                self.rng,
+                Y,
+                w[first],
+                data,
+                alpha=alpha,
+                dtype=bandwidth_dtype,
+                n_centers=n_centers if isinstance(centers, str) else len(centers),
+            )
         self.kernel = kernel
         if isinstance(centers, str):
             given = n_centers, kernel, self._X, train, w, self.rng
@@ -556,13 +568,6 @@ class GeneralProblem(Problem):
             centers=self.xp.astype(self.centers, self.xp.float64),
             device=self._device,
         )
-
-    def _measured(self, kernel, bandwidth, weights, options):
-        """Return the kernel with its bandwidth measured on some training rows."""
-        first = slice(0, n_sampled_rows(len(self._train)))
-        rows, Y = self._streamed[first, :], self._data.targets[self._train[first]]
-        given = rows, self.rng, Y, weights[first], self._data
-        return make_kernel(kernel, bandwidth, *given, **options)
 
     def gather(self, rows):
         """Return a slice of the training rows in the solver's order."""
