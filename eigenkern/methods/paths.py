@@ -18,8 +18,8 @@ from ..operators.blocks import blocks
 
 #: Relative rounding error in float64.
 EPS = float(np.finfo(np.float64).eps)
-#: Pivots over the largest that kernel values in single and in double precision resolve.
-SINGLE_PIVOT, _DOUBLE_PIVOT = 1e-7, 1e-12
+#: Pivot over the largest that kernel values in single precision resolve.
+SINGLE_PIVOT = 1e-7
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Whitening:
         rounding error is 1e-7, do not determine directions below that.
         """
         xp = namespace(K_mm)
-        relative = _DOUBLE_PIVOT if dtype == xp.float64 else SINGLE_PIVOT
+        relative = 1e-12 if dtype == xp.float64 else SINGLE_PIVOT
         kept, L = spanning_factor(
             K_mm, relative * float(xp.max(xp.linalg.diagonal(K_mm)))
         )

@@ -31,10 +31,6 @@ FREQUENCY_BYTES = 256e6
 # for 800 rows and three quantiles. With them 20 epochs on 8000 rows of
 # california_housing took 22 s of CPU, and 35 s without.
 KEPT_BYTES = 64e6
-# Minimum number of steps in an epoch: fewer measure the loss too poorly. Errors on 800
-# rows of eight data sets with 4, 8 and 16 are 0.96 to 1.02 times those with 32; with
-# max_features=2048 the mean error is 0.93 times as large with 8, 1.06 times with 128.
-_MIN_STEPS = 32
 # Rows on which the largest eigenvalue of the kernel is measured. Its standard deviation
 # over six draws is at most 3 % (with 500 rows at most 7 %; five data sets, gaussian and
 # laplacian), much less than the margin of `SAFETY`.
@@ -75,7 +71,11 @@ def plan_of_random_features(shape, *, in_pieces=False, sizes=None):
     n_old, n_first, n_passes = 1, 1.0, 1
     if not in_pieces:
         n_old, n_first = None, max(_FIRST_FREQUENCIES / F, 1.0)
-        n_passes = -(-_MIN_STEPS // -(-n // m))
+        # Fewer than 32 steps in an epoch measure the loss too poorly. Errors on 800
+        # rows of eight data sets with 4, 8 and 16 are 0.96 to 1.02 times those with 32;
+        # with max_features=2048 the mean error is 0.93 times as large with 8, 1.06
+        # times with 128.
+        n_passes = -(-32 // -(-n // m))
     n_old = n_old if is_auto(e.n_old) else e.n_old
     most = np.inf if e.max_features is None else e.max_features // F
     blocks = BlockRule(e.algorithm, e.n_new, n_old, most, n_first)

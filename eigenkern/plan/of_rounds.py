@@ -9,9 +9,6 @@ from .of_parts import plan_of_parts
 # Maximum number of features for which "auto" tries a full metric: its root takes 0.2 s
 # per round there, and 1.1 s for twice as many features.
 _MAX_FULL = 1000
-# Maximum number of features for which the Manhattan distance is tried, in a time that
-# grows with them. With the 123 of a9a a fit took twice as long.
-_MAX_MANHATTAN = 50
 # Kernels and their widths, the bandwidths over the median distance. The first one is to
 # learn a metric with in the default estimator: after one full round cpusmall has errors
 # of 0.199, 0.165 and 0.155 with widths 1, 2 and 4; of the other tables only ijcnn1 is
@@ -22,10 +19,6 @@ _MAX_MANHATTAN = 50
 # rows, exp(-(r / s)^q) with q = 0.7 or 1.4 was chosen on two, with 1.008 and 1.000
 # times the error.
 _KERNELS = (("laplacian", 4.0), *(("matern32", width) for width in (1.0, 2.0, 4.0)))
-# Kernels are compared by models of half of the rows, but of at least this many: results
-# hardly depend on it. With all rows instead of half of 4000 the errors are 0.99 times
-# as large (four tables, three seeds), and a fit takes 1.5 times as long.
-_MIN_COMPARED = 2000
 # Kernels of the Manhattan distance to try in regression. Errors with the best kernel
 # above, and the best of these, 8000 rows: california_housing 0.430 0.418, bike_hour
 # 0.224 0.214, cpusmall 0.156 0.151. In classification coil2000, covtype, krkopt and
@@ -70,13 +63,18 @@ def plan_of_rounds(shape, plan_of_fit):
     if e.estimator is None and e.max_rounds > 0:  # else the estimator as it is
         kernels = _KERNELS
         n_weak = min(e.max_rounds, _WEAK_ROUNDS) if kinds else 0
-        if not shape.labels and e.metric != "full" and d <= _MAX_MANHATTAN:
+        # The Manhattan distance takes a time that grows with the features: with the 123
+        # of a9a a fit took twice as long.
+        if not shape.labels and e.metric != "full" and d <= 50:
             manhattan = _MANHATTAN_KERNELS
         # A softer metric, too; fits with the Manhattan distance take longer.
         n_comparisons = len(kernels) + 1 + 3 * len(manhattan)
     scalings = SCALINGS if e.scaling == "auto" else (e.scaling,)
     n_comparisons += len(scalings) if len(scalings) > 1 else 0
-    n_compared = min(n_part, max(n_part // 2, _MIN_COMPARED))
+    # Results hardly depend on how many rows kernels are compared with: with all instead
+    # of half of 4000 the errors are 0.99 times as large (four tables, three seeds), and
+    # a fit takes 1.5 times as long.
+    n_compared = min(n_part, max(n_part // 2, 2000))
     n_graded = min(n_part, e.max_gradient_rows)
     sizes = n_part, n_compared, n
     fits = part, compared, final = [plan_of_fit(kernels[0], m) for m in sizes]
