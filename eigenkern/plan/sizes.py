@@ -570,8 +570,8 @@ def factorizes(place, form, sizes, itemsize, max_iter, cache_size):
         return True
     n, p, n_features, n_outputs = sizes
     machine, p, n_threads = machine_of(place), p or n, n_cores_of(place)
-    # 7 p^3: eigenvectors of the training rows, then of all. n p^2 / 2: half of K'K.
-    factorizing = machine.product_seconds(7 * p**3 + n * p**2 / 2, 8, n_threads)
+    work = ClosedForm.make("path", p, n).work
+    factorizing = machine.product_seconds(work, 8, n_threads)
     # Seconds per value of the kernel: two products, and to compute or read it.
     entry = machine.product_seconds(2 * n_outputs, 8, n_threads)
     entry += machine.convert / n_threads
