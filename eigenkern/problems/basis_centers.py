@@ -35,6 +35,7 @@ from ..plan.of_closed_forms import (
     SAMPLED_CENTERS,
     SAMPLED_SETS,
 )
+from ..plan.penalty import TOO_FEW_ROWS
 from ..plan.sizes import n_cores_of, n_sampled_rows, planned_bytes
 from ..rows.dask_rows import DaskRows
 from ..rows.lazy_rows import StoredRows, check_in_memory, is_lazy, rows_at
@@ -355,7 +356,7 @@ class LogisticProblem(CenterProblem):
         which, (_, _, n_of_set) = data.distinct(rows)[1], data.observations(rows)
         n, n_sets = n_of_set.sum(), len(n_of_set)
         chosen = data.rng.permutation(n_sets)[:SAMPLED_SETS]
-        if self.constant or n < 20:
+        if self.constant or n < TOO_FEW_ROWS:
             return 1.0 / n  # C = 1 of scikit-learn
         sampled = rows[np.isin(which, chosen)]
         try:
