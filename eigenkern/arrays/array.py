@@ -98,6 +98,13 @@ def take(x, index, axis=0):
     return xp.take(x, xp.asarray(index, device=device_of(x)), axis=axis)
 
 
+def scatter(values, index, n):
+    """Return `n` rows: `values` at the positions `index`, zeros elsewhere."""
+    xp, source = namespace(values), np.full(n, len(index))
+    source[index] = np.arange(len(index))
+    return take(xp.concat([values, xp.zeros_like(values[:1, :])]), source)
+
+
 def joined(parts):
     """Return arrays joined along their rows; a single array is not copied."""
     parts = list(parts)

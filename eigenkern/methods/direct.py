@@ -15,10 +15,11 @@ from ..arrays.linalg import (
 from ..arrays.threads import Team, n_blas_threads
 from ..operators.matrix import GivenMatrix, add_gram
 from .left_out import kept_of_features, n_left_out
+from .paths import EPS
 
 # A factor has errors of some eps times the largest eigenvalue, which is less than n
 # times the mean of the diagonal. A precision suffices if the penalty is above them.
-_SINGLE_EPS, _DOUBLE_EPS = 2.0**-23, 2.0**-52
+_SINGLE_EPS = 2.0**-23
 # Penalties for which single precision can hold the entries of the normal matrix.
 SINGLE_RANGE = 1e-30, 1e30
 # Relative residual at which normal equations count as solved, by the bytes of a number.
@@ -27,15 +28,12 @@ SINGLE_RANGE = 1e-30, 1e30
 _SOLVED_OF_FEATURES = {4: 1e-5, 8: 1e-12}
 # Relative residual above which solving has failed: A is not symmetric, or not finite.
 _NO_SOLUTION = 1e-2
-# Smallest ratio of squared residuals to squared targets for which sums over the rows,
-# in double precision, are as accurate as the rows; by the bytes of the rows' numbers.
-_LEAST_SQUARES_LEFT = {4: 1e-8, 8: 1e-3}
 # An eighth of the rows is left out one by one, but no more than this: they calibrate a
 # few numbers, and the inverse that they need stays cheap.
-_PART_LEFT_OUT, _MOST_LEFT_OUT = 1 / 8, 4000
-# Rows on which the size of k(x, x) is measured, and the most that one of them counts,
-# in units of the median: k(x, x) of the rows of sparse tables is up to 100 times that.
-N_DIAGONAL, _MOST_COUNTED = 1000, 1000.0
+_MOST_LEFT_OUT = 4000
+# Rows on which the size of k(x, x) is measured. And the largest k(x, x), in units of
+# the median, that is no fill value: of the rows of sparse tables it is up to 100.
+N_DIAGONAL, MOST_OF_USUAL = 1000, 1000.0
 
 
 class Factor(NamedTuple):
@@ -147,7 +145,7 @@ def _solved(A, y, weights, penalty, ridge, dtype, enough, least_left_out):
     x, error, left = _refined(factor, b, error_of, enough)
     a, residual = root * x, (error + c * x) / root
     n = y.shape[0]
-    m = max(n_left_out(n, _PART_LEFT_OUT, _MOST_LEFT_OUT), min(least_left_out, n))
+    m = max(n_left_out(n, 1 / 8, _MOST_LEFT_OUT), min(least_left_out, n))
     kept = c * inverse_diagonal(xp.tril(factor.L[n - m :, n - m :]))
     return DirectSolution(a, residual, xp.astype(kept, A.dtype, copy=False), c), left
 
@@ -197,7 +195,7 @@ def solve_features_directly(
     m = min(n, N_DIAGONAL)
     first = F.block(0, m)
     trace = n * usual_size(xp.vecdot(first, first), w[:m])
-    if not ridge > _DOUBLE_EPS * trace:
+    if not ridge > EPS * trace:
         return None
     if normal is not None:
         found = _solved_by_sums(F, y, w, ridge, normal, has_mean)
@@ -261,13 +259,14 @@ def _solved_by_sums(F, y, w, ridge, normal, has_mean):
     a = factor.solve(b)
     size = float(xp.max(xp.sum(xp.abs(G), axis=1)))
     # A bound: the error of the sums was 0.03 to 3.5 eps with 1000 to 300 000 rows.
-    eps = _DOUBLE_EPS * (10 + 0.1 * n**0.5)
+    eps = EPS * (10 + 0.1 * n**0.5)
     if not eps * size * _largest(a) <= _SOLVED_OF_FEATURES[F.itemsize] * _largest(b):
         return None
     Y, w_double = (xp.astype(values, xp.float64) for values in (y, w))
     squares = float(xp.sum(w_double[:, None] * Y**2))
     left = squares - float(xp.sum(b * a)) - ridge * float(xp.sum(a**2))
-    if not left > _LEAST_SQUARES_LEFT[F.itemsize] * squares:
+    # If less is left, the sums are less accurate than the rows.
+    if not left > {4: 1e-8, 8: 1e-3}[F.itemsize] * squares:
         return None
     a = xp.astype(a, F.dtype, copy=False)
     kept = _kept(F, w, factor, has_mean)
@@ -305,7 +304,7 @@ def add_normal_matrix(G, A):
 def _kept(F, w, factor, has_mean):
     """Return 1 - h of the first rows, which are in memory; the mean adds 1 / n to h."""
     n = F.shape[0]
-    m = n_left_out(n, _PART_LEFT_OUT, _MOST_LEFT_OUT)
+    m = n_left_out(n, 1 / 8, _MOST_LEFT_OUT)
     rows, least = F.block(0, m, dtype=factor.L.dtype), float(F.xp.finfo(F.dtype).eps)
     return kept_of_features(factor.L, rows.T, w[:m], least) - has_mean / n * w[:m]
 
@@ -313,12 +312,12 @@ def _kept(F, w, factor, has_mean):
 def usual_size(entries, weights=None):
     """Return the mean of w k(x, x) of some rows, where few large k(x, x) do not count.
 
-    They count as _MOST_COUNTED times the median of those that are positive.
+    They count as `MOST_OF_USUAL` times the median of those that are positive.
     """
     values = to_numpy(entries).astype(np.float64)
     positive = values[values > 0]
     if len(positive):
-        values = np.minimum(values, _MOST_COUNTED * np.median(positive))
+        values = np.minimum(values, MOST_OF_USUAL * np.median(positive))
     weights = 1.0 if weights is None else to_numpy(weights).astype(np.float64)
     return float(np.mean(weights * values))
 

@@ -7,12 +7,6 @@ import numpy as np
 from ..arrays.array import to_numpy
 from .state import Saved, State
 
-# Largest loss of an epoch so far, relative to that of f = 0 on the same rows. Batches
-# of noisy targets reach two; four is more than noise.
-_TRIP = 4.0
-# Largest loss of an epoch, relative to the best one. On noisy targets epochs differ by
-# tens of percent; if the residual is nearly zero, by a factor of two.
-_MOST_GROWTH = 3.0
 # 2^-40 of a step changes nothing in single precision.
 _MAX_HALVINGS = 40
 
@@ -54,7 +48,8 @@ class Guard(Saved):
 
         `baseline` is the sum for f = 0 on the same rows.
         """
-        return not (total <= _TRIP * baseline and total < np.inf)
+        # Batches of noisy targets reach two; four is more than noise.
+        return not (total <= 4.0 * baseline and total < np.inf)
 
     def accepts(self, loss, halve=True):
         """Record the loss of an epoch, NaN if it diverged; return whether it is good.
@@ -62,8 +57,10 @@ class Guard(Saved):
         If not, the solver has to go back to the start of the best epoch, with half the
         step if `halve`.
         """
-        # A residual of zero can only grow, by rounding. 0 to 1e-4 would do.
-        bound = _MOST_GROWTH * self.best_loss + 1e-6 * self._zero_loss
+        # On noisy targets epochs differ by tens of percent; if the residual is nearly
+        # zero, by a factor of two. One of zero can only grow, by rounding: 0 to 1e-4
+        # would do.
+        bound = 3.0 * self.best_loss + 1e-6 * self._zero_loss
         if loss <= bound and loss < np.inf:
             self.best_loss = min(self.best_loss, loss)
             return True

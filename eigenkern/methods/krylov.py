@@ -36,11 +36,6 @@ from .paths import Spectrum
 # For exp(-e / s), as in early stopping, the error is 0.41^j after j solutions with this
 # s alone: 6e-7.
 _RATIO, _N_SOLUTIONS = 1e3, 16
-# No smaller s is needed once all Ritz values are this many times the smallest penalty
-# that the s so far cover. The error of paths for eigenvalues k^-2 + 1e-5 is then 3e-11;
-# with 1 in place of 3 it is 2e-4. For k^-1.2 + 1e-4, k^-1.2 + 1e-2 and k^-1/2 it is at
-# most 2e-7 with either (n = 1500).
-_RITZ_MARGIN = 3
 # With at least this many coefficients, and this many per output, it is faster than all
 # eigenvectors. Seconds of a path with it and with all eigenvectors, two cores: 0.020
 # and 0.022 (400 rows, one output); 0.029 and 0.040 (600 rows); 0.084 and 0.090 (1000
@@ -140,6 +135,10 @@ def _ritz(A, q, low, high):
         first = k
         H = large_product(U[:, :k].T, A_U[:, :k])
         values, vectors = eigh((H + H.T) / 2)
-        if float(values[0]) > _RITZ_MARGIN * shift / ratio**0.5:
+        # No smaller s is needed if all Ritz values are well above the smallest penalty
+        # that the s so far cover. The error of paths for eigenvalues k^-2 + 1e-5 is
+        # then 3e-11; with 1 in place of 3 it is 2e-4. For k^-1.2 + 1e-4, k^-1.2 + 1e-2
+        # and k^-1/2 it is at most 2e-7 with either (n = 1500).
+        if float(values[0]) > 3 * shift / ratio**0.5:
             break
     return values, large_product(U[:, :k], vectors)

@@ -24,11 +24,6 @@ from ..arrays.linalg import large_product
 # 1.29, 1.12, 1.12, the last with twice the parts. With random directions and w = .1
 # 1.03, 1.07, 1.14, with those of the gradients .99, 1.12, 1.15.
 OVERLAP = 0.05
-# A half with less than this part of the rows is avoided, if another direction does so:
-# many rows may have the same u'x.
-_BALANCED = 0.25
-# Principal directions to try before a random one, along which all rows differ.
-_N_PRINCIPAL = 3
 
 
 class Partition(NamedTuple):
@@ -123,13 +118,16 @@ def _halved(X, rows, rng):
         smaller = _smaller_half(along, ends)
         if smaller > size:
             best, size = (u, ends, along), smaller
-        if size >= _BALANCED * len(rows):
+        if size >= len(rows) / 4:  # else many rows may have the same u'x
             break
     return best
 
 
 def _directions(X, rows, rng):
-    """Yield unit vectors: the first principal directions of some rows, a random one."""
+    """Yield unit vectors: three principal directions of some rows, a random one.
+
+    Along the latter all rows differ.
+    """
     xp, n, d = namespace(X), len(rows), X.shape[1]
 
     def blocks():
@@ -137,7 +135,7 @@ def _directions(X, rows, rng):
 
     mean = sum(xp.sum(block, axis=0) for block in blocks()) / n
     squares = sum(large_product((A - mean).T, A - mean) for A in blocks())
-    squares, last = to_numpy(squares), max(d - _N_PRINCIPAL, 0)
+    squares, last = to_numpy(squares), max(d - 3, 0)
     _, vectors = scipy.linalg.eigh(squares, subset_by_index=(last, d - 1))
     for u in vectors.T[::-1]:
         yield u * np.sign(u[np.argmax(np.abs(u))])

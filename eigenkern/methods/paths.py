@@ -18,8 +18,8 @@ from ..operators.blocks import blocks
 
 #: Relative rounding error in float64.
 EPS = float(np.finfo(np.float64).eps)
-#: Pivots over the largest that kernel values in single and in double precision resolve.
-SINGLE_PIVOT, _DOUBLE_PIVOT = 1e-7, 1e-12
+#: Pivot over the largest that kernel values in single precision resolve.
+SINGLE_PIVOT = 1e-7
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Whitening:
         rounding error is 1e-7, do not determine directions below that.
         """
         xp = namespace(K_mm)
-        relative = _DOUBLE_PIVOT if dtype == xp.float64 else SINGLE_PIVOT
+        relative = 1e-12 if dtype == xp.float64 else SINGLE_PIVOT
         kept, L = spanning_factor(
             K_mm, relative * float(xp.max(xp.linalg.diagonal(K_mm)))
         )
@@ -92,28 +92,6 @@ class Whitening:
         if self.R is not None:  # the rounding errors are then those of the rows
             return self.R @ b
         return solve_triangular(self.L, b, transposed=True)
-
-
-# Negative eigenvalues of a positive semi-definite kernel, over the largest eigenvalue,
-# that may be rounding. In single precision they reach 4e-7 (1000 rows of four data
-# sets, six kernels, bandwidths from 1/4 to 100 times d^1/2), in double 2e-15.
-_NEGATIVE = 1e-6
-# A path has every t up to this one, and then grows by a quarter from one t to the next:
-# no filter then changes by more than 8.5 % of its limit (gamma e <= 1). Between
-# neighbors of the 100 penalties of a path a filter changes by 9 %.
-_ALL_UP_TO, _LATER_FACTOR = 20, 1.25
-# After 20 / (gamma e) iterations the fraction exp(-20) = 2e-9 of a component is not
-# fitted yet: less than single precision resolves.
-_FITTED = 20
-# Parts of the targets that iterations leave, or more: their squares are numbers.
-_LEAST_KEPT = 1e-100
-# Factor by which 1 / (gamma t) stays above rounding: with 100 a model of 22 rows with
-# copies still depends on their order by 1e-3.
-_ABOVE_ROUNDING = 1e4
-# The same factor for the rounding of kernel values. It moves values of the model by at
-# most 1 / 30 of the targets. 400 rows, of which three tenths share a fill value, Cauchy
-# kernel, R^2 on new rows: 0.31 without, 0.85, 0.83 and 0.75 with 10, 30 and 100.
-_ABOVE_NOISE = 30
 
 
 @dataclass(frozen=True)
@@ -152,12 +130,18 @@ class Spectrum:
 
         `above` is by what factor it is above `floor`.
         """
-        return max(above * self.floor, _ABOVE_NOISE * self.noise)
+        # Above the rounding of kernel values it moves values of the model by at most
+        # 1 / 30 of the targets. 400 rows, of which three tenths share a fill value,
+        # Cauchy kernel, R^2 on new rows: 0.31 without, 0.85, 0.83 and 0.75 with 10, 30
+        # and 100.
+        return max(above * self.floor, 30 * self.noise)
 
     @property
     def indefinite(self):
         """Whether negative eigenvalues beyond rounding were dropped."""
-        return self.lowest < -_NEGATIVE * self.top
+        # In single precision rounding reaches 4e-7 (1000 rows of four data sets, six
+        # kernels, bandwidths from 1/4 to 100 times d^1/2), in double 2e-15.
+        return self.lowest < -1e-6 * self.top
 
     @property
     def inside(self):
@@ -246,14 +230,14 @@ class DescentPath:
     def kept(self, spectrum, n_rows=None):
         """Return what is left of the targets, (1 - gamma e)^t, shape (r, k).
 
-        It is at least `_LEAST_KEPT`: the left-out residual of a row in a direction of
-        its own is a quotient of two such numbers.
+        It is at least 1e-100, whose square is a number: the left-out residual of a row
+        in a direction of its own is a quotient of two such numbers.
         """
         xp, steps = namespace(spectrum.values), spectrum.on_device(self.steps)
         small, log, power = self._parts(spectrum.values[:, None], steps)
         kept = xp.where(small, xp.exp(log), power)
-        least = xp.full_like(kept, _LEAST_KEPT)
-        return xp.where(xp.abs(kept) > _LEAST_KEPT, kept, least)
+        least = xp.full_like(kept, 1e-100)
+        return xp.where(xp.abs(kept) > least, kept, least)
 
     def _parts(self, e, steps):
         """Return where gamma e is small, the logarithm of the power there, and it."""
@@ -268,11 +252,15 @@ class DescentPath:
 LAST = 10**16
 
 
-def iterations(last, all_up_to=_ALL_UP_TO):
-    """Return the t of a path: all up to one, then by factors of 1.25, to `last`."""
-    last = int(last)
-    n_later = max(math.ceil(math.log(max(last, 1) / all_up_to, _LATER_FACTOR)), 0)
-    later = [round(all_up_to * _LATER_FACTOR**k) for k in range(1, n_later)]
+def iterations(last, all_up_to=20):
+    """Return the t of a path: all up to one, then by factors of 1.25, to `last`.
+
+    No filter then changes by more than 8.5 % of its limit (gamma e <= 1). Between
+    neighbors of the 100 penalties of a path a filter changes by 9 %.
+    """
+    last, factor = int(last), 1.25
+    n_later = max(math.ceil(math.log(max(last, 1) / all_up_to, factor)), 0)
+    later = [round(all_up_to * factor**k) for k in range(1, n_later)]
     early = range(min(last, all_up_to) + 1)
     return np.unique(np.asarray([*early, *later, last], dtype=np.int64))
 
@@ -280,10 +268,13 @@ def iterations(last, all_up_to=_ALL_UP_TO):
 def last_iteration(spectrum, step_size):
     """Return the t after which more iterations change nothing.
 
-    By then every component is fitted (`_FITTED`), unless its eigenvalue is rounding. In
-    the span of equal rows with different targets, and of rows far from the others,
-    1 / (gamma t) has to stay above rounding by a factor, or the model is rounding.
+    By then every component is fitted, unless its eigenvalue is rounding: after 20 /
+    (gamma e) iterations the fraction exp(-20) = 2e-9 is left, less than single
+    precision resolves. In the span of equal rows with different targets, and of rows
+    far from the others, 1 / (gamma t) has to stay above rounding by a factor, or the
+    model is rounding: with 100 one of 22 rows with copies still depends on their order
+    by 1e-3.
     """
-    least = spectrum.resolved(_ABOVE_ROUNDING)
-    slowest = step_size * max(float(spectrum.values[0]) / _FITTED, least)
+    least = spectrum.resolved(1e4)
+    slowest = step_size * max(float(spectrum.values[0]) / 20, least)
     return math.ceil(1 / max(slowest, 1 / LAST))

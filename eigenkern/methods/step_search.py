@@ -28,21 +28,11 @@ _STALL = 0.01
 #     6, without the longest or shortest 96 %
 _RACE = (1.0, 2**0.5, 0.5**0.5, 2.0, 0.5, 4.0)
 _RACE_EPOCHS = 6
-# Most columns in a race. A product with a cached matrix of 20 000 rows takes 2.3 times
-# as long with 6 columns as with one; with ten outputs a race of three sides gained
-# nothing on 12 000 rows of mnist, fashion_mnist and cifar10_gray.
-_RACE_COLUMNS = 16
-# With fewer batches per epoch, a race is too short for unstable steps to diverge.
-_RACE_BATCHES = 8
 # A side is not chosen if its residual of an epoch, on all rows, is more than this many
 # times the smallest. Share of 98 of the problems at `_STALL`, which was 0.03 here, with
 # 1.2, 1.3 and 1.5: 95.9, 94.9 and 93.9 %. With 1.1 steps are too short: 95.0 % of all
 # 120, instead of 95.8 %.
 _MUCH_WORSE = 1.2
-# A side is dropped if its loss is more than this many times that of the best one. The
-# chosen step then takes at most 1.22 times the epochs of that of the whole race (1.33
-# with a limit of 5), and all sides but one take 16 epochs instead of 27.
-_HOPELESS = 10.0
 
 
 class StepSearch(Saved):
@@ -64,7 +54,11 @@ class StepSearch(Saved):
 
     def __init__(self, n_outputs, n_batches=0, *, tries=True, n_copies=1):
         self._n_outputs, self._tries, self._n_copies = n_outputs, tries, n_copies
-        k = _RACE_COLUMNS // n_outputs if n_batches >= _RACE_BATCHES and tries else 1
+        # At most 16 columns. A product with a cached matrix of 20 000 rows takes 2.3
+        # times as long with 6 columns as with one; with ten outputs a race of three
+        # sides gained nothing on 12 000 rows of mnist, fashion_mnist and cifar10_gray.
+        # With few batches a race is too short for unstable steps to diverge.
+        k = 16 // n_outputs if n_batches >= 8 and tries else 1
         self._race, self._epoch = np.asarray(_RACE[: max(k, 1)]), 0
         self._trials = [StepTrials() for _ in range(n_outputs)]
         self._best = np.zeros(n_outputs, dtype=int)
@@ -138,7 +132,10 @@ class StepSearch(Saved):
         logs = np.log(np.maximum(scores, 1e-300)).mean(axis=1)
         logs[~np.isfinite(losses + scores).all(axis=1)] = np.inf
         behind, before, leader = logs - logs.min(), self._behind, np.argmin(logs)
-        self._stays = behind <= np.log(_HOPELESS)
+        # Sides are dropped whose loss is more than ten times that of the best one. The
+        # chosen step then takes at most 1.22 times the epochs of that of the whole race
+        # (1.33 with five times), and all sides but one take 16 epochs instead of 27.
+        self._stays = behind <= np.log(10.0)
         self._stays[self._best] = True
         # Longer ones than the leader count too, up to the measured step.
         rivals = self._stays & (self._race <= 1)

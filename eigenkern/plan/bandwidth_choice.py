@@ -1,5 +1,6 @@
 """The bandwidth with the least error on rows left out: ``bandwidth="auto"``."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from ..rows.lazy_rows import in_memory, rows_at
 from .penalty import (
     LEAST_OF_EPOCHS,
     SEES_LITTLE,
+    TOO_FEW_ROWS,
     errors_of_others,
     least_errors,
     least_errors_of_others,
@@ -21,26 +23,11 @@ from .penalty import (
 # Multiples of the median distance to try. On california_housing, cpusmall, a9a and
 # mnist the best for EigenPro is 1/2 to 16 times the median.
 FACTORS = 2.0 ** np.arange(-2, 5)
-# Most rows that are left out one by one, and the fewest distinct rows to choose with
-# (benchmarks/bandwidth.py).
-_MOST_LEFT_OUT, _LEAST_ROWS = 300, 20
+# Most rows that are left out one by one (benchmarks/bandwidth.py).
+_MOST_LEFT_OUT = 300
 # Of more than 1500 distinct rows a fifth is fitted, at most 1500, and others judge.
 # The choice is compared with the best of a grid by benchmarks/bandwidth.py --grid.
-_PART_FITTED, _MOST_FITTED, _MOST_ROWS = 5, 1500, 3000
-# A class is rare if fewer rows than this would be fitted, and if it has less than this
-# part of the rows of a usual class. Then half of the rows that are left out one by one
-# are those of all classes alike. Seen on one set: with 1 % of ijcnn1 in a class, three
-# draws and two seeds, the average precision is 0.33 to 0.70 (gaussian), without this
-# 0.19 to 0.66. Other values were not tried.
-_FEW_OF_CLASS, _PART_OF_CLASS, _LEFT_OUT_OF_CLASSES = 50, 0.25, 600
-# If the error fell by a factor from half of the fitted rows to all, it is expected to
-# fall by this power of it to all rows of the data. With 1.5 laplacian errors on those
-# sets are 1.080 times the best (benchmarks/bandwidth.py --grid).
-_POWER = 0.5
-# Rows that a model on few centers is like, for each center. It hardly matters: with
-# 1000 centers for 6000 rows of four sets, and two kernels, errors with 1/2, 2 and 5 are
-# 1.046, 1.064 and 1.045 times those of the best bandwidth.
-_ROWS_OF_CENTER = 2
+_MOST_FITTED = 1500
 
 
 def auto_bandwidth(
@@ -74,7 +61,7 @@ def auto_bandwidth(
     """
     n, found = X.shape[0], None
     s, _ = n_fitted_and_judges(n, n_centers)
-    most = _MOST_ROWS if s else _MOST_LEFT_OUT
+    most = 2 * _MOST_FITTED if s else _MOST_LEFT_OUT
     if labels:
         found = _sample_of_rare_classes(targets, s, rng)
     if found is not None:
@@ -82,7 +69,7 @@ def auto_bandwidth(
         weights = more if weights is None else more * weights[rows]
         X, targets, most = rows_at(X, rows), targets[rows], n
     X, Y, w = _subsample(X, targets, weights, rng, most, labels)
-    if len(w) < _LEAST_ROWS:
+    if len(w) < TOO_FEW_ROWS:
         return kernel.bandwidth
     bandwidths = kernel.bandwidth * FACTORS
     kernels = [replace(kernel, bandwidth=float(s)) for s in bandwidths]
@@ -96,7 +83,10 @@ def auto_bandwidth(
     if s and found is None:
         errors, gains = _errors_of_others(kernels, X, Y, w, s, alpha, single)
     else:
-        errors = np.stack([_errors(k, X, Y, w, alpha, single) for k in kernels])
+        errors = np.full((len(kernels), len(w)), np.inf)
+        for i, one in enumerate(kernels):
+            with suppress(ValueError):  # too narrow for this size and data type
+                errors[i] = least_errors(one(X), Y, w, alpha, single)
     means = errors.mean(axis=1) * gains
     usable = np.isfinite(means)
     if not usable.any():
@@ -114,9 +104,12 @@ def n_fitted_and_judges(n, n_centers=None):
     0 and 0: they are left out one by one.
     """
     if n_centers is not None:
-        n = min(n, _ROWS_OF_CENTER * n_centers)
-    s = min(n // _PART_FITTED, _MOST_FITTED)
-    return (s, min(2 * s, _MOST_ROWS - s)) if s > _MOST_LEFT_OUT else (0, 0)
+        # It hardly matters: with 1000 centers for 6000 rows of four sets, and two
+        # kernels, errors with 1/2, 2 and 5 rows for each center are 1.046, 1.064 and
+        # 1.045 times those of the best bandwidth.
+        n = min(n, 2 * n_centers)
+    s = min(n // 5, _MOST_FITTED)
+    return (s, min(2 * s, 2 * _MOST_FITTED - s)) if s > _MOST_LEFT_OUT else (0, 0)
 
 
 def merged(first, which, targets, weights):
@@ -159,11 +152,17 @@ def classes_of(targets):
 def _sample_of_rare_classes(targets, s, rng):
     """Return rows of which rare classes have more, and weights that make up for it.
 
-    They are in random order. None if no class is rare where s rows are fitted.
+    They are in random order. None if no class is rare where s rows are fitted: fewer
+    than 50 of its rows would be, and it has less than a quarter of the rows of a usual
+    class.
     """
-    n, m = len(targets), _LEFT_OUT_OF_CLASSES
+    # Half of the rows that are left out one by one are those of all classes alike. Seen
+    # on one set: with 1 % of ijcnn1 in a class, three draws and two seeds, the average
+    # precision is 0.33 to 0.70 (gaussian), without this 0.19 to 0.66. Other numbers
+    # were not tried.
+    n, m = len(targets), 600
     _, codes, counts = np.unique(classes_of(targets), False, True, True)
-    few = min(_FEW_OF_CLASS * n / (s or m), _PART_OF_CLASS * n / len(counts))
+    few = min(50 * n / (s or m), 0.25 * n / len(counts))
     if n <= m or counts.min() >= few:
         return None
     least = np.minimum(counts, m // (2 * len(counts)))
@@ -174,14 +173,6 @@ def _sample_of_rare_classes(targets, s, rng):
     place = np.arange(n) - np.repeat(np.cumsum(counts) - counts, counts)
     rows = rng.permutation(order[place < np.repeat(drawn, counts)])
     return rows, (counts / drawn)[codes[rows]]
-
-
-def _errors(kernel, X, Y, w, alpha, single):
-    """Return the left-out error of every row, shape (m,), infinite if there is none."""
-    try:
-        return least_errors(kernel(X), Y, w, alpha, single)
-    except ValueError:  # the bandwidth is too narrow for this size and data type
-        return np.full(len(w), np.inf)
 
 
 def _errors_of_others(kernels, X, Y, w, s, alpha, single):
@@ -220,5 +211,8 @@ def _errors_of_others(kernels, X, Y, w, s, alpha, single):
             errors[i] = errors_of_others(*all_rows, place, **penalty)
         after, before = errors[i].mean(), before.mean()
         if 0 < after < before < np.inf:
-            gains[i] = (after / before) ** _POWER
+            # To all rows the error is expected to fall by this power of the factor by
+            # which it fell here. With 1.5 laplacian errors on the sets at `FACTORS`
+            # are 1.080 times the best (benchmarks/bandwidth.py --grid).
+            gains[i] = (after / before) ** 0.5
     return errors, gains

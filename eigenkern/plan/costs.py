@@ -28,26 +28,8 @@ from .bandwidth_choice import FACTORS, n_fitted_and_judges
 from .parameters import is_auto, is_precomputed
 from .sizes import rounding
 
-# Seconds to hash a row, and bytes/s of its content, on one thread. In single precision,
-# a row of 8 features takes 0.5 us and a row of 784 takes 5.4 us. A row in double
-# precision is hashed in single precision as well.
-_HASH_SECONDS, _HASH_BYTE_RATE = 0.5e-6, 0.65e9
-# Seconds of a fit to 200 rows, nearly all in Python.
-_FIT_SECONDS = 0.01
 # Multiply-adds of a Cholesky factor over n^3.
 FACTOR_CUBES = 0.25
-# Penalties that the choice of the bandwidth tries with each: 4 to 9 on
-# california_housing, ijcnn1, covtype and kin8nm.
-_PENALTIES_TRIED = 8
-# Bytes that a fit adds to a process in addition to its arrays: code pages of NumPy,
-# SciPy and BLAS, and the panels that each BLAS thread packs. They are medians of six
-# fits on cpusmall, a9a and covtype (/proc/self/smaps): 2 to 4 MB, and 1 to 8 MB per
-# thread.
-_CODE_BYTES, _PANEL_BYTES = 3e6, 4e6
-# Values of a kernel's function in the time of a cosine and a sine, on a usual CPU: in
-# steps of DSG on two cores of an AMD EPYC without AVX-512, a frequency and a row take
-# 14 ns in double precision and 8 ns in single precision.
-_WAVE_FUNCTIONS = 6
 
 
 @dataclass(frozen=True)
@@ -183,9 +165,10 @@ class Costs:
         self._shape, self.n_threads = shape, n_blas_threads()
         self.flops, self._held, self.peak, self.asked = 0.0, {}, 0.0, 0.0
         # Multiply-adds in float64, entries of the kernel, bytes read with the
-        # multiply-adds that hide them, bytes touched, and other seconds; rows times
-        # frequencies of random features, and how many of each there are at a time.
-        self._products, self._entries, self._seconds = 0.0, 0.0, _FIT_SECONDS
+        # multiply-adds that hide them, bytes touched, and other seconds, those of a fit
+        # to 200 rows at first; rows times frequencies of random features, and how many
+        # of each there are at a time.
+        self._products, self._entries, self._seconds = 0.0, 0.0, 0.01
         self._reads, self._touched = [], []
         self._waves, self.wave_sizes = 0.0, None
         #: By how much products and entries take longer than large ones.
@@ -196,13 +179,15 @@ class Costs:
             self._chooses_bandwidth()
 
     def _chooses_bandwidth(self):
-        """Add the choice on many rows; that on few is part of `_FIT_SECONDS`."""
+        """Add the choice on many rows; that on few is part of any fit."""
         shape, centers = self._shape, getattr(self._shape.estimator, "n_centers", None)
         p = centers if isinstance(centers, int) else None
         s, m = n_fitted_and_judges(shape.n_train, p)
-        # As many factors of half of the rows as penalties are tried, and one of all.
-        work = FACTOR_CUBES * (s**3 + _PENALTIES_TRIED * (s / 2) ** 3)
-        work += (1 + _PENALTIES_TRIED / 2) * s * m * shape.n_outputs
+        # As many factors of half of the rows as penalties are tried, and one of all: 4
+        # to 9 penalties on california_housing, ijcnn1, covtype and kin8nm.
+        n_tried = 8
+        work = FACTOR_CUBES * (s**3 + n_tried * (s / 2) ** 3)
+        work += (1 + n_tried / 2) * s * m * shape.n_outputs
         self.entries(len(FACTORS) * s * (s + m))
         self.products(len(FACTORS) * work)
         self.uses(8 * s * (2 * s + 3 * m))
@@ -269,11 +254,13 @@ class Costs:
         self.asks(other.asked)
 
     def finds_equal_rows(self):
-        """Add the time to find equal rows."""
+        """Add the time to find equal rows, by hashes on one thread."""
         shape = self._shape
         if not shape.precomputed:
+            # In single precision, a row of 8 features takes 0.5 us and a row of 784
+            # takes 5.4 us. A row in double precision is hashed in single precision too.
             n_bytes = shape.d * (4 if shape.itemsize == 4 else 12)
-            self.takes(shape.n * (_HASH_SECONDS + n_bytes / _HASH_BYTE_RATE))
+            self.takes(shape.n * (0.5e-6 + n_bytes / 0.65e9))
 
     def seconds(self, product, entry, wave, *, measure_touch=True):
         """Return the time, given that of a multiply-add, an entry and a wave."""
@@ -316,7 +303,10 @@ class Costs:
 
     def memory(self):
         """Return MB in use at the peak, by name, and their total."""
-        total = self.peak + _CODE_BYTES + _PANEL_BYTES * self.n_threads
+        # A fit also adds code pages of NumPy, SciPy and BLAS to a process, and panels
+        # that each BLAS thread packs: 2 to 4 MB, and 1 to 8 MB per thread, in six fits
+        # on cpusmall, a9a and covtype (/proc/self/smaps).
+        total = self.peak + 3e6 + 4e6 * self.n_threads
         names = "data copy", "centers", "kernel matrix", "preconditioner"
         held = {name: self._held.get(name, 0.0) for name in names}
         held["workspace"] = total - sum(held.values())
@@ -416,10 +406,13 @@ class Plan:
         wave = CPU.product_seconds(
             shape.d + CPU.narrow_product_work * shape.n_outputs, size, n_threads
         )
+        # A cosine and a sine take the time of six values of a kernel's function: in
+        # steps of DSG on two cores of an AMD EPYC without AVX-512, a frequency and a
+        # row take 14 ns in double precision and 8 ns in single precision.
         return self.costs.seconds(
             CPU.product_seconds(1, 8, n_threads),
             CPU.kernel_seconds(shape.d, shape.kernel_itemsize, n_threads),
-            wave + _WAVE_FUNCTIONS * CPU.function * size / 4 / n_threads,
+            wave + 6 * CPU.function * size / 4 / n_threads,
             measure_touch=False,
         )
 

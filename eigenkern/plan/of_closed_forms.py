@@ -27,38 +27,21 @@ from .sizes import FALKON_ITERATIONS, ClosedForm, default_n_centers, factorizes
 
 # Iterations of NYTRO in the experiments of the paper.
 MAX_ITER = 500
-# Number of penalties of a path of the squared loss, and of the log loss: two per factor
-# of ten.
-_N_PENALTIES, N_PENALTIES_OF_LOG_LOSS = 100, 31
+# Number of penalties of a path of the log loss: two per factor of ten.
+N_PENALTIES_OF_LOG_LOSS = 31
 # The sample of an automatic penalty of the log loss.
 SAMPLED_SETS, SAMPLED_CENTERS = 2000, 1000
-# Extra iterations that refit a Falkon classifier without its calibration rows.
-_HELD_OUT_ITERATIONS = 3
-# Expected products with the kernel matrix, which decide whether to keep it: per penalty
-# of a path, and per Newton step.
-PRODUCTS_OF_ALPHA, _PRODUCTS_OF_STEP = 20, 5
-
+# Expected products with the kernel matrix for a penalty of a path of the log loss,
+# which decide whether to keep it.
+PRODUCTS_OF_ALPHA = 20
 # Passes of the log loss over the rows: their number at alpha = 1 and the power of
-# 1 / alpha by which it grows; their number for a path; and the factor for more than two
-# classes. Passes depend on the data: with 1000 centers and alpha = 1e-6, a9a, coil2000
-# and ijcnn1 took 36 to 62 (Falkon 53 to 105, a path 34 to 142), MNIST, Fashion-MNIST
-# and Covtype 63 to 366 (Falkon 183 to 843, a path 252 to 312); with 1e-4 these were 12
-# to 19 and 45 to 57 (Falkon 13 to 17, and 65).
+# 1 / alpha by which it grows. Passes depend on the data: with 1000 centers and alpha =
+# 1e-6, a9a, coil2000 and ijcnn1 took 36 to 62 (Falkon 53 to 105, a path 34 to 142),
+# MNIST, Fashion-MNIST and Covtype 63 to 366 (Falkon 183 to 843, a path 252 to 312);
+# with 1e-4 these were 12 to 19 and 45 to 57 (Falkon 13 to 17, and 65).
 _PASSES = {"logistic": (1.4, 0.25), "falkon logistic": (0.32, 0.4)}
-_PATH_PASSES, _MULTICLASS_FACTOR = 90, 2.5
-# Newton steps in addition to one for each penalty on the way down; those of a path.
-_EXTRA_STEPS, _PATH_STEPS = 2, 20
-# An automatic penalty, before it is chosen.
-_USUAL_ALPHA = 1e-5
-# Sums over the rows for preconditioners, for one penalty and for a path.
-_SUMS, _PATH_SUMS = 2, 4
-# Time of a multiply-add with the few columns of the log loss, in blocks that fit a
-# core's cache, over that in the machine's model. On MNIST with ten columns, 1.2e9 of
-# them took 0.15 s on two cores of an Intel Xeon, and 0.18 s on an AMD EPYC.
-_NARROW_FACTOR = 5
-# Float64 numbers in addition to the targets. For every row and output: gradients, and
-# curvatures at two points; for every row: losses and weights.
-_STORED_PER_OUTPUT, _STORED_PER_ROW = 4, 3
+# Sums over the rows for the preconditioners of a path of the log loss.
+_PATH_SUMS = 4
 
 
 @memory.read_once()
@@ -107,7 +90,7 @@ def plan_of_closed_form(shape, given=None, most=None):
     if log_loss:
         n_products = PRODUCTS_OF_ALPHA * n_models
         if falkon:
-            method, n_products = "iterations", _PRODUCTS_OF_STEP * e.max_iter
+            method, n_products = "iterations", 5 * e.max_iter
     elif kind == "falkon":
         n_epochs, n_products = min(FALKON_ITERATIONS, e.max_iter), 2 * e.max_iter
     elif nytro and not (left_out or shape.indefinite):
@@ -145,7 +128,8 @@ def plan_of_closed_form(shape, given=None, most=None):
         n_epochs = _add_newton_steps(fit, shape, kind, parts, n_products, n_chosen)
     elif method == "iterations":
         phases = [parts, [everything]] if n_held_out else [parts]
-        n_passes = n_epochs + _HELD_OUT_ITERATIONS * (falkon and shape.labels)
+        # A classifier is refitted without its calibration rows.
+        n_passes = n_epochs + 3 * (falkon and shape.labels)
         to_come, n_factors = (n_epochs, 1) if nytro else (n_products, 2)
         if n_stored:
             fit.holds("coefficients", 8 * p * k * (n_epochs + 1))
@@ -175,7 +159,7 @@ def plan_of_closed_form(shape, given=None, most=None):
 
 
 def _kind(e):
-    """Return the problem to solve, a key of `ClosedForm.SQUARES`."""
+    """Return the problem to solve, a key of `ClosedForm.KINDS`."""
     falkon = not hasattr(e, "selection")
     if has_log_loss(e):
         return "falkon logistic" if falkon else "logistic"
@@ -191,7 +175,7 @@ def _penalties(e):
         return None
     if e.alphas is not None:
         return np.asarray(e.alphas, dtype=np.float64)
-    n = N_PENALTIES_OF_LOG_LOSS if has_log_loss(e) else _N_PENALTIES
+    n = N_PENALTIES_OF_LOG_LOSS if has_log_loss(e) else 100
     return np.logspace(-15, 0, n)
 
 
@@ -281,7 +265,7 @@ def _add_iterations(fit, shape, phases, n_passes, n_products, n_factors):
         columns, square = 2 * columns, 8 * K.shape[1] ** 2
         fit.uses(3 * square)
         fit.holds("preconditioner", n_factors * square)
-        fit.products(ClosedForm.CUBES["falkon"] * K.shape[1] ** 3)
+        fit.products(ClosedForm.KINDS["falkon"][1] * K.shape[1] ** 3)
         fit.products(FACTOR_CUBES * K.shape[1] ** 3)
     most, block = 0, fit.tiles(K)
     for matrices in phases:
@@ -334,7 +318,8 @@ def _add_newton_steps(fit, shape, kind, parts, n_products, n_chosen):
     square = 8 * p * p
     sizes = cached_bytes(parts, e.cache_size, n_products, shape.d)
     kept = shape.precomputed or all(sizes)
-    fit.holds("targets", 8 * n * (_STORED_PER_OUTPUT * k + _STORED_PER_ROW))
+    # Targets, gradients, and curvatures at two points; losses and weights.
+    fit.holds("targets", 8 * n * (4 * k + 3))
     fit.holds("preconditioner", square)
     if any(sizes):
         fit.keeps(sum(n_bytes or 0 for n_bytes in sizes))
@@ -350,7 +335,7 @@ def _add_newton_steps(fit, shape, kind, parts, n_products, n_chosen):
         fit.products(n_steps * p**3)
         fit.uses(6 * square)
     else:
-        _add_sums(fit, shape, _PATH_SUMS if path else _SUMS, parts, kept)
+        _add_sums(fit, shape, _PATH_SUMS if path else 2, parts, kept)
     fit.holds("preconditioner", 2 * square)
     return n_steps
 
@@ -367,12 +352,13 @@ def _add_sample(fit, shape, p):
 
 def _usual_steps(shape, kind, path):
     """Return the usual numbers of passes over the rows and of Newton steps."""
-    e, factor = shape.estimator, _MULTICLASS_FACTOR if shape.n_outputs > 1 else 1.0
+    e, factor = shape.estimator, 2.5 if shape.n_outputs > 1 else 1.0
     if path:
-        return factor * _PATH_PASSES, _PATH_STEPS
+        return factor * 90, 20
     first, power = _PASSES[kind]
-    alpha = _USUAL_ALPHA if is_auto(e.alpha) else e.alpha
-    usual = len(way_down(alpha)) + _EXTRA_STEPS
+    alpha = 1e-5 if is_auto(e.alpha) else e.alpha
+    # One for each penalty on the way down, and two more.
+    usual = len(way_down(alpha)) + 2
     steps = min(usual, getattr(e, "max_iter", usual))
     passes = factor * first * max(1 / alpha, 1.0) ** power * steps / usual
     return max(passes, 2 * steps), steps
@@ -383,8 +369,11 @@ def _add_passes(fit, shape, count, kept):
     if not kept:
         fit.entries(count, 2 * shape.n_outputs)
         return
+    # With few columns, in blocks that fit a core's cache, a multiply-add takes five
+    # times as long as in the machine's model: on MNIST with ten columns, 1.2e9 of them
+    # took 0.15 s on two cores of an Intel Xeon, and 0.18 s on an AMD EPYC.
     work = 2 * count * shape.n_outputs
-    product = _NARROW_FACTOR * CPU.product_seconds(work, 8, fit.n_threads)
+    product = 5 * CPU.product_seconds(work, 8, fit.n_threads)
     fit.takes(max(8 * count / CPU.read, product), 2.0 * work)
     if shape.kernel_itemsize == 4:
         fit.takes(count * CPU.convert / fit.n_threads)

@@ -62,22 +62,10 @@ RESOLVED = 10
 N_FACTORS = 4
 # Work of a path with all eigenvectors, over that in `ClosedForm`.
 ALL_EIGENVECTORS = 3
-# Extra epochs of a race of six sides, summed over all sides but the first. Most sides
-# are dropped early (`methods.step_search`).
-_RACE_SIDES = 16
-# Seconds of normal equations over those of large products with as many multiply-adds:
-# 1.3 to 1.6 in 24 fits on cpusmall, a9a and covtype, but 1.8 to 2.7 in fits of less
-# than a second. They multiply panels of blocks of rows.
-_NORMAL_EQUATIONS = 1.4
 # Products with the kernel matrix that refine a direct solution.
 _N_REFINEMENTS = 3
-# Work of half of F' F, in slower pieces, over that of the whole product; and passes
-# over the rows for means, copies and the loss.
-_HALF_PRODUCT, _SETUP_PASSES = 0.8, 8
-# Rows per center assumed for a stream of unknown length: more would change no decision.
-# A Cholesky factor, p^3 / 6 multiply-adds, then pays up to at least p = 1800 (d + l)
-# centers (`factor_pays`): 18 000 if d + l = 10, where it takes 5 GB.
-_STREAM_ROWS_PER_CENTER = 100
+# Work of half of F' F, in slower pieces, over that of the whole product.
+_HALF_PRODUCT = 0.8
 
 
 @memory.read_once()
@@ -193,7 +181,10 @@ def plan_on_centers(
         check_at_most("batch_size", m, n_rows, "training rows")
     sizes = e.subsample_size, e.n_components
     c, q, N = chosen_sizes_on_centers(Z, n_rows, n_sampled, *sizes)
-    n_learned = min(n_rows * epochs, _STREAM_ROWS_PER_CENTER * p)
+    # Of a stream of unknown length 100 rows per center: more would change no decision.
+    # A Cholesky factor, p^3 / 6 multiply-adds, then pays up to at least p = 1800 (d +
+    # l) centers (`factor_pays`): 18 000 if d + l = 10, where it takes 5 GB.
+    n_learned = min(n_rows * epochs, 100 * p)
     factor = factor_pays(Z, d, k, n_learned, e.cache_size)
     interval = 1
     if e.algorithm != "eigenpro3":
@@ -319,7 +310,8 @@ def _directly_on_features(fit, shape, X):
         block = X.gram_rows() * d * (size + converted) if X.is_dense else 24 * d * d
         fit.uses(block + (d + left * X.is_dense) * 3 * d * 4)
         fit.products(_HALF_PRODUCT * (n + left) * d * d + FACTOR_CUBES * d**3, 4)
-    fit.reads((_SETUP_PASSES + 2 * _N_REFINEMENTS) * n * d, k)
+    # Eight passes over the rows for means, copies and the loss.
+    fit.reads((8 + 2 * _N_REFINEMENTS) * n * d, k)
     return fit.plan("direct")
 
 
@@ -348,7 +340,9 @@ def _race(shape, n, m):
     e, k = shape.estimator, shape.n_outputs
     sides = StepSearch(k, -(-n // m), tries=is_auto(e.step_size)).n_sides
     n_models = 2 if shape.n_held_out and has_twin(e) else 1
-    columns = n_models * k * (e.max_iter + _RACE_SIDES * (sides - 1) / 5)
+    # A race of six sides takes 16 more epochs, summed over all sides but the first:
+    # most are dropped early (`methods.step_search`).
+    columns = n_models * k * (e.max_iter + 16 * (sides - 1) / 5)
     return n_models * sides, columns
 
 
@@ -443,13 +437,17 @@ def add_normal_equations(fit, shape, kind, K, holds_out=False):
     fit.uses(8 * p * n_block + 2 * square)
     by_factors = kind == "path" and holds_out and krylov_pays(p, shape.n_outputs)
     fewer = 2 if by_factors else 1
-    n_squares = ClosedForm.SQUARES[kind] - fewer + 2 * holds_out
+    n_squares, cubes, n_sums = ClosedForm.KINDS[kind]
+    n_squares += 2 * holds_out - fewer
     fit.uses(n_squares * square - tiles / 2)  # about half of the tiles serve again
     fit.holds("preconditioner", square)
-    fit.slowness = _NORMAL_EQUATIONS
-    fit.entries(ClosedForm.SUMS.get(kind, 1) * shape.n * p + p * p / 2)
+    # Panels of blocks of rows take longer than large products with as many
+    # multiply-adds: 1.3 to 1.6 times in 24 fits on cpusmall, a9a and covtype, but 1.8
+    # to 2.7 times in fits of less than a second.
+    fit.slowness = 1.4
+    fit.entries(n_sums * shape.n * p + p * p / 2)
     fit.products(form.work)
     if kind == "path" and not by_factors:
-        fit.products((ALL_EIGENVECTORS - 1) * ClosedForm.CUBES[kind] * p**3)
+        fit.products((ALL_EIGENVECTORS - 1) * cubes * p**3)
     fit.products(FACTOR_CUBES * p**3)
     fit.slowness = 1.0

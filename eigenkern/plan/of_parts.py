@@ -6,9 +6,6 @@ from math import ceil, log2
 from ..methods.local import OVERLAP
 from .costs import Costs
 
-# Rows that are never divided, whatever memory holds.
-_FEWEST = 20
-
 
 def plan_of_parts(shape, plan_of_part):
     """Return the plan of direct solutions of parts of the rows, one after the other.
@@ -21,7 +18,8 @@ def plan_of_parts(shape, plan_of_part):
     def is_too_large(m):
         return plan_of_part(m).method != "direct"
 
-    most = max(bisect_left(range(1, n + 1), True, key=is_too_large), _FEWEST)
+    # 20 rows are never divided, whatever memory holds.
+    most = max(bisect_left(range(1, n + 1), True, key=is_too_large), 20)
     n_parts, part_rows = 1, n
     while part_rows > most:
         n_parts, part_rows = 2 * n_parts, ceil((0.5 + OVERLAP) * part_rows)

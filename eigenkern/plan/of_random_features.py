@@ -19,37 +19,22 @@ from .step import SAFETY
 
 # lambda if it is not chosen, and the smallest one that is chosen.
 ALPHA = 1e-6
-# Rows and features of a step that evaluates every block again, as in the paper.
-_BATCH_SIZE, _BLOCK_SIZE = 4096, 256
-# Rows times features of a step with running values: with fewer, the overhead of NumPy's
-# calls is as large.
-_STEP_WORK = 2e6
 # Frequencies of the first step of a fit; all later ones are in proportion. 1 - R2 on
 # new rows with 2048, 4096, 8192 and 16384: kin8nm, 6500 rows, 0.133, 0.116, 0.104,
 # 0.097; cpusmall, 6500 rows, 0.048, 0.046, 0.044, 0.043; california_housing, 14 000
 # rows, 0.226, 0.222, 0.218, 0.218. The number of features grows nearly in proportion:
 # for kin8nm 35 000, 63 000, 107 000, 183 000.
 _FIRST_FREQUENCIES = 8192
-# Bytes that the features of a batch may take, and kept frequencies.
-_BATCH_BYTES, FREQUENCY_BYTES = 128e6, 256e6
+# Bytes that kept frequencies may take.
+FREQUENCY_BYTES = 256e6
 # Bytes that products of blocks may take on the rows that score the epochs: about 6 MB
 # for 800 rows and three quantiles. With them 20 epochs on 8000 rows of
 # california_housing took 22 s of CPU, and 35 s without.
 KEPT_BYTES = 64e6
-# Minimum number of steps in an epoch: fewer measure the loss too poorly. Errors on 800
-# rows of eight data sets with 4, 8 and 16 are 0.96 to 1.02 times those with 32; with
-# max_features=2048 the mean error is 0.93 times as large with 8, 1.06 times with 128.
-_MIN_STEPS = 32
 # Rows on which the largest eigenvalue of the kernel is measured. Its standard deviation
 # over six draws is at most 3 % (with 500 rows at most 7 %; five data sets, gaussian and
 # laplacian), much less than the margin of `SAFETY`.
 N_SAMPLED = 2000
-# Products with their kernel matrix that this takes: 6 to 16 on california_housing and
-# on 100 columns of random numbers.
-_STEP_PRODUCTS = 10
-# Seconds of a loss and its derivatives, of one row and output, on one thread: 0.1 us
-# in steps of the logistic and the pinball loss on 2000 and 8000 rows.
-_LOSS_SECONDS = 1e-7
 
 
 @memory.read_once()
@@ -72,18 +57,25 @@ def plan_of_random_features(shape, *, in_pieces=False, sizes=None):
         kept = 0.0
     F, m = sizes or (e.block_size, e.batch_size)
     if is_auto(F):
-        F = _BLOCK_SIZE
+        F = 256  # as in the paper, for steps that evaluate every block again
         if kept:
-            F = int(np.clip(2.0 ** round(np.log2(_STEP_WORK / n)), 32, 128))
+            # With fewer than 2e6 rows times features in a step, the overhead of NumPy's
+            # calls is as large.
+            F = int(np.clip(2.0 ** round(np.log2(2e6 / n)), 32, 128))
         F = min(F, e.max_features or F)
     if is_auto(m):
-        m = max(int(_BATCH_BYTES // (16 * F)), 2) if kept else _BATCH_SIZE
+        # The features of a batch may take 128 MB.
+        m = max(int(128e6 // (16 * F)), 2) if kept else 4096
     if sizes is None:
         m = min(m, n)
     n_old, n_first, n_passes = 1, 1.0, 1
     if not in_pieces:
         n_old, n_first = None, max(_FIRST_FREQUENCIES / F, 1.0)
-        n_passes = -(-_MIN_STEPS // -(-n // m))
+        # Fewer than 32 steps in an epoch measure the loss too poorly. Errors on 800
+        # rows of eight data sets with 4, 8 and 16 are 0.96 to 1.02 times those with 32;
+        # with max_features=2048 the mean error is 0.93 times as large with 8, 1.06
+        # times with 128.
+        n_passes = -(-32 // -(-n // m))
     n_old = n_old if is_auto(e.n_old) else e.n_old
     most = np.inf if e.max_features is None else e.max_features // F
     blocks = BlockRule(e.algorithm, e.n_new, n_old, most, n_first)
@@ -123,9 +115,12 @@ def plan_of_random_features(shape, *, in_pieces=False, sizes=None):
     elif not in_pieces:
         n_evaluated += min(n, N_SAMPLED) * last
     fit.waves(n_evaluated * F, m, F)
-    fit.takes(_LOSS_SECONDS * total * m * k / fit.n_threads)
+    # A loss and its derivatives take 0.1 us for a row and output in steps of the
+    # logistic and the pinball loss on 2000 and 8000 rows.
+    fit.takes(1e-7 * total * m * k / fit.n_threads)
     if not isinstance(e.step_size, Real):
-        fit.entries(_STEP_PRODUCTS * min(n, N_SAMPLED) ** 2)
+        # 6 to 16 products on california_housing and on 100 columns of random numbers.
+        fit.entries(10 * min(n, N_SAMPLED) ** 2)
     fit.uses((2 * m * F + 2 * m * k) * size)
     # Features of a batch and coefficients of a block; frequencies as they are drawn.
     block = (2 * m * F + 2 * F * k) * size + 3 * 8 * F * d

@@ -9,24 +9,16 @@ from .of_parts import plan_of_parts
 # Maximum number of features for which "auto" tries a full metric: its root takes 0.2 s
 # per round there, and 1.1 s for twice as many features.
 _MAX_FULL = 1000
-# Maximum number of features for which the Manhattan distance is tried, in a time that
-# grows with them. With the 123 of a9a a fit took twice as long.
-_MAX_MANHATTAN = 50
-# Kernel to learn a metric with in the default estimator, and its width: the bandwidth
-# over the median distance. After one full round cpusmall has errors of 0.199, 0.165 and
-# 0.155 with widths 1, 2 and 4; of the other tables only ijcnn1 is better with 1.
-_LEARNING_KERNEL = ("laplacian", 4.0)
-# Kernels to try with the chosen metric, and the power of R to try with the best of
-# them. Errors on new rows of the laplacian, the best kernel, and the best kernel with
-# that power, 4000 rows: kin8nm 0.265 0.257 0.252, ijcnn1 2.05 1.97 1.87 %, bike_hour
-# 0.246 0.238 0.272. None helps california_housing. Of 12 tables with 1200 rows,
-# exp(-(r / s)^q) with q = 0.7 or 1.4 was chosen on two, with 1.008 and 1.000 times the
-# error.
-_OTHER_KERNELS = (("matern32", 1.0), ("matern32", 2.0), ("matern32", 4.0))
-# Kernels are compared by models of half of the rows, but of at least this many: results
-# hardly depend on it. With all rows instead of half of 4000 the errors are 0.99 times
-# as large (four tables, three seeds), and a fit takes 1.5 times as long.
-_MIN_COMPARED = 2000
+# Kernels and their widths, the bandwidths over the median distance. The first one is to
+# learn a metric with in the default estimator: after one full round cpusmall has errors
+# of 0.199, 0.165 and 0.155 with widths 1, 2 and 4; of the other tables only ijcnn1 is
+# better with 1. The others are to try with the chosen metric, and the best of all with
+# a power of R. Errors on new rows of the laplacian, the best kernel, and the best
+# kernel with that power, 4000 rows: kin8nm 0.265 0.257 0.252, ijcnn1 2.05 1.97 1.87 %,
+# bike_hour 0.246 0.238 0.272. None helps california_housing. Of 12 tables with 1200
+# rows, exp(-(r / s)^q) with q = 0.7 or 1.4 was chosen on two, with 1.008 and 1.000
+# times the error.
+_KERNELS = (("laplacian", 4.0), *(("matern32", width) for width in (1.0, 2.0, 4.0)))
 # Kernels of the Manhattan distance to try in regression. Errors with the best kernel
 # above, and the best of these, 8000 rows: california_housing 0.430 0.418, bike_hour
 # 0.224 0.214, cpusmall 0.156 0.151. In classification coil2000, covtype, krkopt and
@@ -45,11 +37,6 @@ _WEAK_ROUNDS = 5
 # -2.36 -2.35, california_housing -12.19 for all; with a factor of all rows -5.00 -2.36
 # -12.20. On clean targets 3.98 and 3.91 with 1000 and 500 rows, and 4.03.
 ERROR_BAR_ROWS = 1000
-# Rounds that a kind of metric usually takes, of those that are allowed.
-_USUAL_ROUNDS = 5
-# Most bytes that stay with the process after a fit: glibc keeps freed arrays of up to
-# 32 MiB, in pieces too small for the arrays of a fit to more rows.
-_STAYING_BYTES = 64e6
 
 
 @memory.read_once()
@@ -74,15 +61,20 @@ def plan_of_rounds(shape, plan_of_fit):
         kinds = () if d == 1 else (e.metric,)
     kernels, manhattan, n_comparisons, n_weak = (None,), (), 0, 0
     if e.estimator is None and e.max_rounds > 0:  # else the estimator as it is
-        kernels = (_LEARNING_KERNEL, *_OTHER_KERNELS)
+        kernels = _KERNELS
         n_weak = min(e.max_rounds, _WEAK_ROUNDS) if kinds else 0
-        if not shape.labels and e.metric != "full" and d <= _MAX_MANHATTAN:
+        # The Manhattan distance takes a time that grows with the features: with the 123
+        # of a9a a fit took twice as long.
+        if not shape.labels and e.metric != "full" and d <= 50:
             manhattan = _MANHATTAN_KERNELS
         # A softer metric, too; fits with the Manhattan distance take longer.
         n_comparisons = len(kernels) + 1 + 3 * len(manhattan)
     scalings = SCALINGS if e.scaling == "auto" else (e.scaling,)
     n_comparisons += len(scalings) if len(scalings) > 1 else 0
-    n_compared = min(n_part, max(n_part // 2, _MIN_COMPARED))
+    # Results hardly depend on how many rows kernels are compared with: with all instead
+    # of half of 4000 the errors are 0.99 times as large (four tables, three seeds), and
+    # a fit takes 1.5 times as long.
+    n_compared = min(n_part, max(n_part // 2, 2000))
     n_graded = min(n_part, e.max_gradient_rows)
     sizes = n_part, n_compared, n
     fits = part, compared, final = [plan_of_fit(kernels[0], m) for m in sizes]
@@ -91,7 +83,7 @@ def plan_of_rounds(shape, plan_of_fit):
         fits = part, compared, final
     shape = replace(shape, kernel=final.shape.kernel)
     fit, size = Costs(shape), shape.itemsize
-    n_fits = 1 + len(kinds) * min(e.max_rounds, _USUAL_ROUNDS)
+    n_fits = 1 + len(kinds) * min(e.max_rounds, 5)  # usual rounds
     # The scaled rows; those of the metric and those to judge it; X R; those compared.
     copies = (n + 2 * n_part + n_held_out + n_compared % n_part) * d * size
     fit.holds("data copy", copies)
@@ -108,7 +100,9 @@ def plan_of_rounds(shape, plan_of_fit):
 
     include(part, n_fits, size)
     include(compared, n_comparisons + n_weak, size)
-    fit.holds("freed arrays", min(fit.peak - copies, _STAYING_BYTES))
+    # glibc keeps freed arrays of up to 32 MiB, in pieces too small for the arrays of a
+    # fit to more rows.
+    fit.holds("freed arrays", min(fit.peak - copies, 64e6))
     fit.entries((n_fits * n_part + n_comparisons * n_compared) * n_held_out, k)
     for m, n_times in ((n_part, n_fits), (n, 1)):
         fit.entries(n_times * n_graded * m)

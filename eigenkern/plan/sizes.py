@@ -12,11 +12,6 @@ from ..arrays.threads import n_cores
 from ..operators.blocks import BLOCK_BYTES, cache_budget, cache_pays
 from ..rows.lazy_rows import is_lazy
 
-# Rows per center needed to determine all eigenfunctions in the span of the centers.
-# With fewer rows the last eigenfunctions fit the noise of the rows.
-_ROWS_PER_CENTER = 40
-# Fraction of a step's time that its fixed cost may take: larger batches save no more.
-_FIXED_COST = 0.05
 # Rows per thread below which the matrix product of a step loses speed. A
 # preconditioner costs as much as a few hundred rows.
 MIN_ROWS = 256
@@ -29,9 +24,6 @@ N_MEASURED = 4000
 # Passes over the measured rows that take as long as measuring: eigenvalues take 13 to
 # 20 products in ten fits, and a trial run 16 epochs, in which a product has 12 columns.
 MEASURING_PASSES = 60
-# Passes over the subsample of a linear model that take as long as its eigenvectors,
-# measured in fits to 300 x 10, 5000 x 3000 and 400000 x 50 numbers.
-_EIGENVECTOR_PASSES = 70
 # Multiply-adds of the eigenvectors of an s x s matrix, divided by s^3. It predicts 0.1,
 # 0.8 and 6.4 s on two cores for 1000, 2000 and 4000 rows; 100 to 500 eigenvectors take
 # 0.10 to 0.15, 0.34 to 0.78 and 3.5 to 4.7 s (benchmarks/eigenvectors.py).
@@ -39,26 +31,18 @@ EIGENVECTOR_CUBES = 4.0
 # Rows up to which a single factor is faster than epochs with their setup: on two cores
 # 0.86 and 1.26 s for 7300 rows of 16 features; the factor's time grows as n^3.
 _DIRECT_ROWS = 8000
-# Features, or rows if these are fewer, up to which a linear model is always solved
-# directly; and the product of n, d and these, some 4 s on two cores (10 000 x 4000).
-_FEW_FEATURES, _FEW_PRODUCTS = 2000, 2e11
-# Rows of the subsample per feature: with fewer, the last directions are noise.
-_ROWS_PER_FEATURE = 8
 # The number m of centers for n rows: all rows if a fit takes at most 35 seconds,
 # enough for every method with 6000 rows on one core, or with 7300 on two (measured,
 # these need at most two thirds of that). For more rows m = C n^1/2 log n, as in the
-# papers on Nystrom and Falkon, or as many as the second limit allows. With C = 5 that
+# papers on Nystrom and Falkon, or as many as a minute allows. With C = 5 that
 # takes about as long as all rows at the first limit: with fewer centers a fit to a few
 # more rows would be worse. Test error divided by that of all rows, 12 000 rows, C = 1,
 # 3, 5: California 1.07, 1.01, 1.00; Covertype 1.40, 1.22, 1.12; MNIST 1.80, 1.36, 1.22.
 # Not used for the choice, C = 3, 5: a9a 0.94, 0.94; ijcnn1 1.27, 1.14; Fashion-MNIST
 # 1.09, 1.06; bike 1.26, 1.16.
-_ALL_ROWS_SECONDS, _CENTERS_SECONDS, _CENTERS_FACTOR = 35, 60, 5
+_ALL_ROWS_SECONDS, _CENTERS_FACTOR = 35, 5
 # Iterations that Falkon usually needs with many centers.
 FALKON_ITERATIONS = 20
-# Numbers per row of the leave-one-out errors of a path: three for each of 100
-# penalties, for a column of targets and one of ones.
-_PATH_WIDTH = 600
 # Memory needed to measure on r rows, divided by r^2: six r x r matrices in float64.
 _MEASURING_BYTES = 6 * 8
 
@@ -95,38 +79,26 @@ class ClosedForm:
     bytes_of_squares: int
     n_centers: int | None
 
-    #: k. The matrices are K_mm or its factor, R, sums over the training rows (and over
-    #: the validation rows and both), whitened sums, eigenvectors and their workspace.
-    SQUARES = {
-        "ridge": 5,
-        "path": 7,
-        "full ridge": 3,
-        "full path": 6,
-        "falkon": 7,
-        "logistic": 8,
-        "full logistic": 8,
-        "falkon logistic": 8,
+    #: k, then work divided by p^3, and how often sums over the rows are computed, n p^2
+    #: / 2 each. The k matrices are K_mm or its factor, R, sums over the training rows
+    #: (and over the validation rows and both), whitened sums, eigenvectors and their
+    #: workspace. The work is that of factors, whitening, eigenvectors of the training
+    #: rows and of all rows; in logistic regression some Newton steps compute the sums
+    #: again, the others only a factor. Seconds on two cores of an AMD EPYC, and those
+    #: predicted at the rate of `arrays.machine`: 27 000 rows with 5000 and 8400 centers
+    #: 12 and 45 s (15 and 53 s), a path with 5000 centers 29 s (30 s), 12 000 rows of
+    #: the full kernel 9 s (14 s), a path of 7300 rows, by factors, 5 s (10 s); with all
+    #: eigenvectors the last one takes three times as long as predicted.
+    KINDS = {
+        "ridge": (5, 2, 1),
+        "path": (7, 7, 1),
+        "full ridge": (3, 1 / 3, 0),
+        "full path": (6, 1, 0),
+        "falkon": (7, 2, 0),
+        "logistic": (8, 15, 10),
+        "full logistic": (8, 15, 0),
+        "falkon logistic": (8, 15, 0),
     }
-    #: Work divided by p^3, in addition to n p^2 / 2 for sums over the rows: factors,
-    #: whitening, eigenvectors of the training rows and of all rows. Seconds on two
-    #: cores of an AMD EPYC, and those predicted at the rate of `arrays.machine`:
-    #: 27 000 rows with 5000 and 8400 centers 12 and 45 s (15 and 53 s), a path with
-    #: 5000 centers 29 s (30 s), 12 000 rows of the full kernel 9 s (14 s), a path of
-    #: 7300 rows, by factors, 5 s (10 s); with all eigenvectors the last one takes three
-    #: times as long as predicted.
-    CUBES = {
-        "ridge": 2,
-        "path": 7,
-        "full ridge": 1 / 3,
-        "full path": 1,
-        "falkon": 2,
-        "logistic": 15,
-        "full logistic": 15,
-        "falkon logistic": 15,
-    }
-    #: How often the sums over the rows are computed. In logistic regression some Newton
-    #: steps compute them again; the others only compute a factor.
-    SUMS = {"ridge": 1, "path": 1, "logistic": 10}
 
     @classmethod
     def make(cls, kind, n_centers, n_rows, *, validated=False, n_stored=0):
@@ -135,21 +107,23 @@ class ClosedForm:
         Parameters
         ----------
         kind : str
-            A key of `SQUARES`.
+            A key of `KINDS`.
         n_centers, n_rows : int
         validated : bool, default=False
             Whether sums over validation rows are kept.
         n_stored : int, default=0
             c.
         """
-        n_squares = cls.SQUARES[kind] + 2 * validated
+        n_squares, cubes, n_sums = cls.KINDS[kind]
+        n_squares += 2 * validated
         n_block = min(int(BLOCK_BYTES // (8 * n_centers)) + 16, n_rows)
         squares = 8 * n_squares * n_centers**2
-        width = n_centers + (_PATH_WIDTH if "path" in kind else 0)
+        # Leave-one-out errors have three numbers for each of 100 penalties, for a
+        # column of targets and one of ones.
+        width = n_centers + (600 if "path" in kind else 0)
         needed = squares + 8 * (3 * n_block * n_centers + n_stored)
         needed += 2 * min(8 * n_rows * width, BLOCK_BYTES)
-        work = cls.CUBES[kind] * n_centers**3
-        work += cls.SUMS.get(kind, 0) * n_rows * n_centers**2 / 2
+        work = cubes * n_centers**3 + n_sums * n_rows * n_centers**2 / 2
         full = kind.startswith("full")
         shown = None if full else n_centers
         return cls(int(needed), work, n_centers, squares, shown)
@@ -220,7 +194,7 @@ def default_n_centers(
         if centers == "rpcholesky":  # the columns of the centers, and their factor
             seconds += machine.product_seconds(n * p**2, 8, n_threads)
             needed += 16 * n * p
-        return seconds > _CENTERS_SECONDS or needed > half
+        return seconds > 60 or needed > half
 
     full = {"path": "full path", "ridge": "full ridge", "falkon": "full ridge"}
     seconds, needed = costs(full.get(kind, "full logistic"), n, 1)
@@ -261,7 +235,8 @@ def max_batch_size(
     work = filling_work(operator)
     filling = max(work / (width * n), MIN_ROWS * n_cores_of(operator))
     entry = machine_of(operator).kernel_seconds(width, operator.itemsize, 1)
-    filling = n_machines * max(filling, message_seconds / _FIXED_COST / (n * entry))
+    # A message may take a twentieth of a step: larger batches save no more.
+    filling = n_machines * max(filling, message_seconds / 0.05 / (n * entry))
     holding = n_machines * planned_bytes(operator) / operator.itemsize / n - width
     return int(max(1, min(filling, holding, n if n_rows is None else n_rows)))
 
@@ -354,14 +329,17 @@ def direct_pays_on_features(features, n_epochs):
     (n, d), machine = features.shape, machine_of(features)
     if 4 * 8 * min(n, d) ** 2 > planned_bytes(features):
         return False
-    few = min(n, d) <= _FEW_FEATURES or n * d * min(n, d) <= _FEW_PRODUCTS
+    # The products take some 4 s on two cores (10 000 x 4000).
+    few = min(n, d) <= 2000 or n * d * min(n, d) <= 2e11
     if features.in_core and few:
         return True
     if d > n or not features.is_dense:
         return False
     n_threads = n_cores_of(features)
     direct = machine.product_seconds(0.5 * n * d**2 + d**3, 8, n_threads)
-    n_read = _EIGENVECTOR_PASSES * min(8 * d, n)
+    # Eigenvectors take as long as 70 passes over the subsample, in fits to 300 x 10,
+    # 5000 x 3000 and 400000 x 50 numbers.
+    n_read = 70 * min(8 * d, n)
     n_read += MEASURING_PASSES * min(n, N_MEASURED) + 2 * n_epochs * n
     return direct <= n_read * d * features.itemsize / machine.read
 
@@ -399,8 +377,8 @@ def sizes_of_features(
         m = min(m, n)  # later pieces may be larger
     if s == "auto":
         s = default_subsample_size(n)
-        if d < s:  # all directions can be estimated
-            s = min(max(s, _ROWS_PER_FEATURE * d), n)
+        if d < s:  # all directions can be estimated, from eight rows per feature
+            s = min(max(s, 8 * d), n)
     elif in_pieces:
         s = min(s, n)
     return min(largest, n), m, s
@@ -460,7 +438,11 @@ def chosen_sizes_on_centers(centers, n_rows, n_sampled, subsample_size, n_compon
         c = default_subsample_of_centers(centers.shape[0], n_rows, n_affordable)
     check_at_most("subsample_size", c, centers.shape[0], "centers")
     if q == "auto":
-        q = max_components_on_centers(c, n_rows, N)
+        q = min(c - 1, max(N // 4, 1), 500)
+        # With many centers the last eigenfunctions fit the noise of these rows: on
+        # other rows they are much larger, on some enormous.
+        if N < n_rows and N < 40 * c:
+            q = min(q, max(c // 4, 1))
     if q >= c:
         raise ValueError(
             "n_components must be less than subsample_size, which is at most the "
@@ -495,16 +477,6 @@ def default_subsample_size(n):
 def default_subsample_of_centers(p, n_rows, n_affordable):
     """Return c, how many of p centers the preconditioner lives on."""
     return min(p, 2000 if n_rows < 100_000 else 4000, n_affordable)
-
-
-def max_components_on_centers(c, n_rows, n_measured):
-    """Return the most eigenvectors to try on c centers, from `n_measured` rows."""
-    q = min(c - 1, max(n_measured // 4, 1), 500)
-    # With many centers the last eigenfunctions fit the noise of these rows: on other
-    # rows they are much larger, on some enormous.
-    if n_measured < n_rows and n_measured < _ROWS_PER_CENTER * c:
-        q = min(q, max(c // 4, 1))
-    return q
 
 
 def max_components(n, s, weights):
@@ -598,8 +570,8 @@ def factorizes(place, form, sizes, itemsize, max_iter, cache_size):
         return True
     n, p, n_features, n_outputs = sizes
     machine, p, n_threads = machine_of(place), p or n, n_cores_of(place)
-    # 7 p^3: eigenvectors of the training rows, then of all. n p^2 / 2: half of K'K.
-    factorizing = machine.product_seconds(7 * p**3 + n * p**2 / 2, 8, n_threads)
+    work = ClosedForm.make("path", p, n).work
+    factorizing = machine.product_seconds(work, 8, n_threads)
     # Seconds per value of the kernel: two products, and to compute or read it.
     entry = machine.product_seconds(2 * n_outputs, 8, n_threads)
     entry += machine.convert / n_threads

@@ -7,9 +7,6 @@ from ..arrays.linalg import large_product, largest_eigenvalues
 from ..operators.centered import FeatureKernel
 from ..preconditioners.spectral import rounding_floor
 
-# Probability with which `HeldOutSpectrum.bound` holds.
-_BOUND_PROBABILITY = 0.9
-
 
 class HeldOutSpectrum:
     """How long the stochastic step may be, measured on rows beyond the subsample.
@@ -152,7 +149,7 @@ class HeldOutSpectrum:
             directions = 2.0 * n_features
         else:
             directions = 8.0 * self.intrinsic_dimension()
-        log = np.log(directions / (1.0 - _BOUND_PROBABILITY)) / batch_size
+        log = np.log(directions / (1.0 - 0.9)) / batch_size
         mean_square = (2.0 * level * largest * log) ** 0.5
         return level + 2.0 / 3.0 * (level + largest) * log + mean_square
 

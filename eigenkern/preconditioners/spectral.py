@@ -3,9 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from ..arrays.array import namespace, take
+from ..arrays.array import namespace, scatter, take
 from ..arrays.linalg import (
     large_gram,
     large_product,
@@ -271,11 +269,7 @@ class CenterSpectral(TopEigenvectors):
         n_real = n_above_rounding(values * n_fitted, n_fitted, entry, dtype)
         q = max(min(n_real, values.shape[0]) - 1, 0)
         short = solve_triangular(L, U[:, :q], transposed=True)
-        # Zero for centers that are left out.
-        place = np.full(n_fitted, len(places))
-        place[places] = np.arange(len(places))
-        short = xp.concat([short, xp.zeros_like(short[:1, :])])
-        vectors = take(short, place)
+        vectors = scatter(short, places, n_fitted)
         values = xp.where(values > 0, values, xp.zeros_like(values))[: q + 1]
         return cls(xp.astype(vectors, dtype), xp.astype(values, dtype), damping)
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from ..arrays.array import device_of, move, namespace, slices, to_numpy
+from ..arrays.array import device_of, move, namespace, scatter, slices, to_numpy
 from ..arrays.linalg import absolute, large_product, solve_triangular
 from ..arrays.machine import machine_of
 from ..arrays.threads import cached_property
@@ -35,6 +35,7 @@ from ..plan.of_closed_forms import (
     SAMPLED_CENTERS,
     SAMPLED_SETS,
 )
+from ..plan.penalty import TOO_FEW_ROWS
 from ..plan.sizes import n_cores_of, n_sampled_rows, planned_bytes
 from ..rows.dask_rows import DaskRows
 from ..rows.lazy_rows import StoredRows, check_in_memory, is_lazy, rows_at
@@ -43,7 +44,7 @@ from ..rows.transfer import StreamedRows
 from .closed_form import LeastSquares, Sample, products
 from .data import hold_out
 from .kernel_parameters import make_kernel
-from .problem import Problem, scatter, shuffled, take
+from .problem import Problem, shuffled, take
 
 
 class CenterProblem(LeastSquares):
@@ -355,7 +356,7 @@ class LogisticProblem(CenterProblem):
         which, (_, _, n_of_set) = data.distinct(rows)[1], data.observations(rows)
         n, n_sets = n_of_set.sum(), len(n_of_set)
         chosen = data.rng.permutation(n_sets)[:SAMPLED_SETS]
-        if self.constant or n < 20:
+        if self.constant or n < TOO_FEW_ROWS:
             return 1.0 / n  # C = 1 of scikit-learn
         sampled = rows[np.isin(which, chosen)]
         try:
@@ -516,9 +517,21 @@ class GeneralProblem(Problem):
         self._on_workers = self._rows = self._matrix = None
         w = data.weights_of(train)
         if bandwidth is not None:
-            p = n_centers if isinstance(centers, str) else len(centers)
-            options = {"alpha": alpha, "dtype": bandwidth_dtype, "n_centers": p}
-            kernel = self._measured(kernel, bandwidth, w, options)
+            # It is measured on some training rows.
+            first = slice(0, n_sampled_rows(len(train)))
+            rows, Y = self._streamed[first, :], data.targets[train[first]]
+            kernel = make_kernel(
+                kernel,
+                bandwidth,
+                rows,
+                self.rng,
+                Y,
+                w[first],
+                data,
+                alpha=alpha,
+                dtype=bandwidth_dtype,
+                n_centers=n_centers if isinstance(centers, str) else len(centers),
+            )
         self.kernel = kernel
         if isinstance(centers, str):
             given = n_centers, kernel, self._X, train, w, self.rng
@@ -556,13 +569,6 @@ class GeneralProblem(Problem):
             centers=self.xp.astype(self.centers, self.xp.float64),
             device=self._device,
         )
-
-    def _measured(self, kernel, bandwidth, weights, options):
-        """Return the kernel with its bandwidth measured on some training rows."""
-        first = slice(0, n_sampled_rows(len(self._train)))
-        rows, Y = self._streamed[first, :], self._data.targets[self._train[first]]
-        given = rows, self.rng, Y, weights[first], self._data
-        return make_kernel(kernel, bandwidth, *given, **options)
 
     def gather(self, rows):
         """Return a slice of the training rows in the solver's order."""

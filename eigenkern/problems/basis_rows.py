@@ -4,7 +4,7 @@ from copy import copy
 
 import numpy as np
 
-from ..arrays.array import to_numpy
+from ..arrays.array import scatter, to_numpy
 from ..arrays.linalg import eigh, inverse_diagonal, inverse_squares
 from ..arrays.threads import cached_property
 from ..kernels import is_semidefinite
@@ -19,13 +19,7 @@ from ..operators.sharded import kernel_operator
 from ..plan.sizes import rounding
 from .closed_form import LeastSquares, products
 from .kernel_parameters import make_kernel
-from .problem import (
-    Problem,
-    scatter,
-    take,
-    take_entries,
-    weighted_mean_square,
-)
+from .problem import Problem, take, take_entries, weighted_mean_square
 
 
 class RowProblem(LeastSquares):

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arrays.array import namespace, to_numpy
+from ..arrays.array import namespace, scatter, to_numpy
 from ..arrays.linalg import large_gram, large_product
 from ..arrays.threads import cached_property
 from ..centers import distinct_rows
@@ -32,11 +32,7 @@ from ..rows.lazy_rows import is_lazy, rows_at
 from ..rows.robust import cast
 from .data import OutOfSample, sample_of_classes
 from .kernel_parameters import make_kernel
-from .problem import Problem, scatter, shuffled, take, take_entries
-
-# Root mean squared difference of predictions in single and in double precision, in
-# standard deviations of the targets, that is harmless: R2 changes by 1e-6 to 2e-3.
-_HARMLESS = 1e-3
+from .problem import Problem, shuffled, take, take_entries
 
 
 class Sample:
@@ -98,8 +94,6 @@ def ridge_of_rows(problem, merged, n_sample, dtype, K=None):
     return auto_ridge(K, Y, w, **options, in_double=in_double)
 
 
-# GCV is misled if the exact error is this many times what it says.
-_MISLED = 3.0
 # lambda if there are too few rows to choose it, or no penalty is known to suit a kernel
 # that is not positive semi-definite.
 _UNCHOSEN_ALPHA = 1e-6
@@ -364,7 +358,8 @@ class LeastSquares(Problem):
         F, rounded = (K @ xp.astype(a, K.dtype, copy=False) for K in kernels)
         change = xp.mean((F - xp.astype(rounded, double)) ** 2, axis=0)
         spread = xp.mean((self.targets - self.mean(self.train)) ** 2, axis=0)
-        harmless = xp.all(change <= _HARMLESS**2 * spread)
+        # At a thousandth of the standard deviation R2 changes by 1e-6 to 2e-3.
+        harmless = xp.all(change <= 1e-3**2 * spread)
         return self.dtype if bool(harmless) else double
 
     # Selection
@@ -397,7 +392,7 @@ class LeastSquares(Problem):
             # error in a model without it can be a thousand times that of the others.
             best = int(np.nanargmin(errors))
             exact = self._loo_errors(spectrum, path, slice(best, best + 1))[0]
-            if exact <= _MISLED * errors[best]:
+            if exact <= 3.0 * errors[best]:
                 return errors
         return self._loo_errors(spectrum, path, slice(None))
 

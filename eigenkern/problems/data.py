@@ -25,13 +25,6 @@ from ..rows.robust import cast
 from ..rows.transfer import StreamedRows
 from .problem import take
 
-# Part of the repeated rows, in sets of equal rows with several targets, from which on
-# all repeated rows are replicates. In a table whose rows were copied it is 0; in one of
-# categories whose labels are noisy it is near 1.
-_PART_OF_REPLICATES = 0.2
-# If the usual row stands this often in a table, with one target, that is no copying.
-_MORE_THAN_COPIES = 10
-
 
 class OutOfSample(NamedTuple):
     """Values of rows, each from a model that was trained without that row.
@@ -188,11 +181,9 @@ class Merged(NamedTuple):
         others = ~np.isin(self.members, rows)
         left = np.bincount(self.which[others], minlength=len(self.rows))
         order = np.argsort(left == 0, kind="stable")
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
         return self._replace(
             rows=self.rows[order],
-            which=place[self.which],
+            which=np.argsort(order)[self.which],
             n_observations=self.n_observations[order],
             variance=self.variance[order],
         )
@@ -383,8 +374,11 @@ class Data:
             return own, pair, counts
         several = (np.bincount(own) > 1)[own]
         repeated = (np.bincount(own, counts) > 1)[own]
+        # The part of the repeated rows that are in sets with several targets. In a
+        # table whose rows were copied it is 0; in one of categories whose labels are
+        # noisy it is near 1.
         part = counts[several].sum() / max(counts[repeated].sum(), 1)
-        replicates = repeated if part >= _PART_OF_REPLICATES else several
+        replicates = repeated if part >= 0.2 else several
         counts = counts // self._copies(counts, rows[first])
         return own, pair, np.where(replicates, counts, 1)
 
@@ -398,7 +392,7 @@ class Data:
 
     def _are_replicates(self, counts, rows):
         """Whether rows stand there too often, `counts` times, to have been copied."""
-        return np.median(counts // self._copies(counts, rows)) >= _MORE_THAN_COPIES
+        return np.median(counts // self._copies(counts, rows)) >= 10
 
     def parts_of_sets(self, rows):
         """Return the part of the weight of its set that each row's observation has.
@@ -465,14 +459,12 @@ class Data:
         mean, totals = merged(first, which, Y, w)
         squares = [np.bincount(which, w * y**2) for y in (Y - mean[which]).T]
         variance = np.stack(squares, axis=1) / totals[:, None]
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
         return Merged(
             self._with(rows[first], totals, mean),
             rows[first[order]],
             self,
             rows,
-            place[which],
+            np.argsort(order)[which],
             n_of_set[order],
             variance[order],
         )
@@ -748,13 +740,6 @@ def hold_out(data, rows, fraction, *, fewest=1, in_given_order=False):
     return rows[~held], rows[held]
 
 
-# Most rows of a piece to compare: however large the pieces, only shifts of at least a
-# quarter of a standard deviation count. And a bound on the probability that a fair
-# piece, one of random rows, differs. Of 17820 fair pieces (normal, exponential, or ones
-# among zeros; 32 to 500 rows, 1 to 300 columns) one did.
-_MAX_COMPARED, _FALSE_ALARM_RATE = 500, 1e-3
-
-
 def differing_column(data, kept):
     """Return the column in which two sets of rows differ most, or None.
 
@@ -763,7 +748,8 @@ def differing_column(data, kept):
     1 / n_2, v be the variance of s, and b = max |s - mean| log(2 / p) / (3 n). By
     Bernstein's inequality the two means of s differ by less than
     b + sqrt(b^2 + 2 v log(2 / p) / n) with a probability of about 1 - p. Here p is
-    `_FALSE_ALARM_RATE` over the number of columns.
+    0.001 over the number of columns: of 17820 fair pieces, of random rows (normal,
+    exponential, or ones among zeros; 32 to 500 rows, 1 to 300 columns), one differed.
 
     Parameters
     ----------
@@ -779,14 +765,16 @@ def differing_column(data, kept):
     rows, kept_rows = data.rows_with_weight(), kept.rows_with_weight()
     if min(len(rows), len(kept_rows)) == 0:
         return None
-    n_compared = min(len(rows), _MAX_COMPARED)
+    # However large the pieces, only shifts of at least a quarter of a standard
+    # deviation count.
+    n_compared = min(len(rows), 500)
     data = data.take(rows[np.linspace(0, len(rows) - 1, n_compared).astype(int)])
     kept = kept.take(kept_rows)
     of_X, of_targets = _signs(data.X, kept.X), _signs(data.targets, kept.targets)
     means = np.concatenate([of_targets, of_X], axis=2)
     sizes = np.array([n_compared, len(kept_rows)])
     mean, square = np.tensordot(means, sizes / sizes.sum(), axes=(1, 0))
-    n, log = 1 / np.sum(1 / sizes), math.log(2 * len(mean) / _FALSE_ALARM_RATE)
+    n, log = 1 / np.sum(1 / sizes), math.log(2 * len(mean) / 1e-3)
     b = (1 + np.abs(mean)) * log / (3 * n)
     bound = b + np.sqrt(b**2 + 2 * (square - mean**2) * log / n)
     excess = np.abs(means[0, 0] - means[0, 1]) / bound

@@ -191,13 +191,6 @@ def shuffled(rows):
     return np.random.RandomState(0).permutation(rows)
 
 
-def scatter(values, index, n):
-    """Return `n` rows: `values` at the positions `index`, zeros elsewhere."""
-    xp, source = namespace(values), np.full(n, len(index))
-    source[index] = np.arange(len(index))
-    return take(xp.concat([values, xp.zeros_like(values[:1, :])]), source)
-
-
 def weighted_mean_square(residual, weights=None):
     """Return the mean, over rows and outputs, of squares with weights of all rows."""
     xp = namespace(residual)

@@ -27,23 +27,10 @@ from .lazy_rows import LazyRows, check_finite_rows, rows_at
 _SCATTERED_BYTES = 2**18
 # How often to try work that lost data with a worker, and the seconds between tries.
 _TRIALS, _PAUSE = 5, 1.0
-# What Dask raises if a worker is lost: the scheduler does not find it (KeyError), the
-# connection ends (OSError), or a value is gone.
-_LOST = KeyError, OSError, CancelledError
 _GO_ON = "a fit with checkpoint= goes on where it was, with resume=True"
-# Number of arrays whose parts are remembered on the workers: targets and weights.
-_N_PARTS = 2
-# A thread keeps its chunks if it has no more than this many times the average number.
-_MAX_UNEVENNESS = 1.1
 # Share of a worker's memory limit that may be in use, cached matrices included: Dask
 # begins to write data to disk at 0.6 of the limit.
 _PART_OF_LIMIT = 0.5
-# Share of the limit that centers may take: the rest is for rows and products.
-_CENTERS_PART_OF_LIMIT = _PART_OF_LIMIT / 2
-# glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD; Dask's value of the first, and the
-# largest values that glibc reaches by itself if none is set.
-_TRIM_OPTION, _MMAP_OPTION = -1, -3
-_DASK_TRIM, _TRIM_BYTES, _MMAP_BYTES = "65536", 2**26, 2**25
 
 
 class Here:
@@ -126,7 +113,9 @@ class Workers:
                     "the connection to the scheduler of the Dask cluster is lost: "
                     f"connect to a cluster and fit again; {_GO_ON}"
                 ) from error
-            if isinstance(error, _LOST):
+            # The scheduler does not find a worker, the connection ends, a value is
+            # gone.
+            if isinstance(error, KeyError | OSError | CancelledError):
                 raise CancelledError(f"a worker was lost: {error}") from error
             raise
 
@@ -188,7 +177,7 @@ class Workers:
             return chunks
         threads = Counter(self.threads())
         fair = len(chunks) / max(threads.total(), 1)
-        most = max(math.ceil(fair), int(_MAX_UNEVENNESS * fair))
+        most = max(math.ceil(fair), int(1.1 * fair))
         free = Counter({place: most * n for place, n in threads.items()})
         for i, place in enumerate(self.places(chunks)):
             free[place] -= 1
@@ -218,9 +207,12 @@ class Workers:
         return [place for place, n in threads.items() for _ in range(n)]
 
     def is_too_large(self, n_bytes):
-        """Whether a value takes too much of the memory limit of a worker."""
+        """Whether a value takes too much of the memory limit of a worker.
+
+        The rest is for rows and products.
+        """
         limits = [limit or math.inf for limit, _ in self._memory().values()]
-        return n_bytes > _CENTERS_PART_OF_LIMIT * min(limits, default=math.inf)
+        return n_bytes > 0.25 * min(limits, default=math.inf)
 
     def can_hold(self, n_bytes):
         """Whether every thread of each worker may hold so much at the same time."""
@@ -394,7 +386,8 @@ class DaskRows(LazyRows):
             self.cluster.send(rows_at(values, group.position), group.place)
             for group in self.groups
         ]
-        self._parts = [*self._parts[-_N_PARTS:], (values, handles)]
+        # Those of targets and weights are used again.
+        self._parts = [*self._parts[-2:], (values, handles)]
         return handles
 
     def forget(self):
@@ -494,12 +487,13 @@ def reuse_freed_memory():
     freed block above 128 kB to the system, and kernel products take four times as long.
     Any other value was set by the user, and stays.
     """
-    if os.environ.get("MALLOC_TRIM_THRESHOLD_") != _DASK_TRIM:
+    if os.environ.get("MALLOC_TRIM_THRESHOLD_") != "65536":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # musl has none
-        mallopt(_MMAP_OPTION, _MMAP_BYTES)
-        mallopt(_TRIM_OPTION, _TRIM_BYTES)
+        # The largest values that glibc reaches by itself if none is set.
+        mallopt(-3, 2**25)  # M_MMAP_THRESHOLD
+        mallopt(-1, 2**26)  # M_TRIM_THRESHOLD
 
 
 def _limit_and_use(dask_worker):

@@ -11,8 +11,6 @@ from ..arrays import memory
 from .dask_rows import DaskRows, Workers, cluster
 from .lazy_rows import LazyRows, StoredRows, check_readable
 
-# Copies of a file's rows that the free memory must hold for them to become an array.
-_MEMORY_PER_FILE = 4
 # Rows up to which a model may differ if they are not an array.
 _FEW_ROWS = 20_000
 
@@ -68,7 +66,7 @@ def _fits(X):
     free = memory.available(np, "cpu")
     if X.shape[0] <= _FEW_ROWS:  # they may all be centers: free memory has no say
         free = max(free, memory.installed(np, "cpu") / 2)
-    return _MEMORY_PER_FILE * n_bytes <= free
+    return 4 * n_bytes <= free
 
 
 class _Unread(LazyRows):

@@ -9,20 +9,15 @@ import numpy as np
 from ..arrays.array import clipped, namespace, to_numpy
 from .lazy_rows import MappedRows, is_lazy, rows_at
 
-# Rows of which medians are taken: within 0.04 standard deviations of normal values.
-_SAMPLED_ROWS = 1000
-# Usual sizes of a column that are never cut off, whatever the bandwidth: the largest of
-# 1e6 values is 5 usual sizes away if they are normal, 20 if exponential.
-_USUAL_SIZES = 100.0
-
 
 def sampled(X):
     """Return the rows that medians are taken of: all, or 1000 at fixed positions."""
-    n = X.shape[0]
-    if n <= _SAMPLED_ROWS:
+    # Medians of 1000 are within 0.04 standard deviations if values are normal.
+    n, most = X.shape[0], 1000
+    if n <= most:
         return X[:, :]
     # Irregular positions, so that fill values in every tenth row stay few.
-    return rows_at(X, np.random.RandomState(0).randint(n, size=_SAMPLED_ROWS))
+    return rows_at(X, np.random.RandomState(0).randint(n, size=most))
 
 
 def medians(X):
@@ -37,9 +32,11 @@ def cutoffs(usual, far, most):
     far away for a kernel, such as 300 bandwidths. Columns whose usual entries come near
     to `most`, beyond which the data type can't hold results, are not cut off.
     """
-    xp = namespace(usual)
-    some = xp.minimum(usual, xp.full_like(usual, most / _USUAL_SIZES))
-    found = xp.maximum(_USUAL_SIZES * some, xp.full_like(usual, min(far, most)))
+    # Up to 100 usual sizes nothing is cut off, whatever the bandwidth: the largest of
+    # 1e6 values is 5 usual sizes away if they are normal, 20 if exponential.
+    xp, n_kept = namespace(usual), 100.0
+    some = xp.minimum(usual, xp.full_like(usual, most / n_kept))
+    found = xp.maximum(n_kept * some, xp.full_like(usual, min(far, most)))
     return xp.where(usual < 0.1 * most, found, xp.full_like(usual, float("inf")))
 
 
