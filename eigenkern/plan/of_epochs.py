@@ -95,6 +95,7 @@ def plan_on_rows(shape, *, direct=True, n_learned=None):
     if n_learned is None:
         n_learned = n - held_out if has_twin(e) else n
     s, q, m = chosen_sizes(K, largest, e.subsample_size, q, e.batch_size, n_learned)
+    q = _of_first_epoch(shape, q)
     operators = [K]
     if held_out:
         operators.append(shape.matrix(held_out, n))
@@ -181,6 +182,7 @@ def plan_on_centers(
         check_at_most("batch_size", m, n_rows, "training rows")
     sizes = e.subsample_size, e.n_components
     c, q, N = chosen_sizes_on_centers(Z, n_rows, n_sampled, *sizes)
+    q = _of_first_epoch(shape, q)
     # Of a stream of unknown length 100 rows per center: more would change no decision.
     # A Cholesky factor, p^3 / 6 multiply-adds, then pays up to at least p = 1800 (d +
     # l) centers (`factor_pays`): 18 000 if d + l = 10, where it takes 5 GB.
@@ -247,6 +249,7 @@ def _exactly_on_centers(fit, shape, p):
     e, n, k, size = shape.estimator, shape.n_train, shape.n_outputs, shape.itemsize
     rows = shape.matrix(n, n, symmetric=True)
     s, q, _ = chosen_sizes(rows, n, e.subsample_size, e.n_components, n)
+    q = _of_first_epoch(shape, q)
     fit.holds("data copy", 2 * n * shape.row_bytes)
     fit.asks(exact_bytes(n, p, size))
     fit.holds("preconditioner", 8 * p * p + n * q * size)
@@ -333,6 +336,19 @@ def _add_ridge_of_features(fit, shape, X):
         fit.uses(36 * s * (s + judges))
     fit.products(_HALF_PRODUCT * s * d * fewer + N_FACTORS * FACTOR_CUBES * fewer**3, 4)
     fit.reads(N_FACTORS * (judges * d + 2 * fewer**2), k, 4)
+
+
+def _of_first_epoch(shape, q):
+    """Return q, or a smaller number of eigenvectors where held-out rows end the epochs.
+
+    The first epoch fits all of these directions, and no held-out row can undo it. On
+    noisy waves, steps and planes, with smooth kernels and 300 to 2000 rows, errors are
+    1.07 to 1.15 times those of the automatic penalty with a twentieth of the rows and
+    with an eightieth, and 1.3 to 2.9 times with up to half of them.
+    """
+    if not shape.n_held_out or not is_auto(shape.estimator.n_components):
+        return q
+    return min(q, max(shape.n_train // 20, 10))
 
 
 def _race(shape, n, m):

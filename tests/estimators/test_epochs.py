@@ -267,3 +267,21 @@ def test_early_stopping_learns_a_class_of_unlikely_rows(model, weighted, dtype, 
     found, P = model.predict_proba(X[2500:])[:, 1], P[2500:]
     constant = np.average(y[:1500], weights=w[:1500])
     assert np.mean((found - P) ** 2) < 0.75 * np.mean((constant - P) ** 2)
+
+
+@pytest.mark.parametrize("n, allowed", [(100, 1.5), (300, 1.3), (1000, 1.15)])
+@pytest.mark.parametrize(
+    "options", [{}, {"n_centers": 0.5}, {"algorithm": "eigenpro1"}], ids=str
+)
+def test_the_first_epoch_of_a_smooth_kernel_does_not_fit_noise(n, allowed, options):
+    options = {name: int(n * x) if x == 0.5 else x for name, x in options.items()}
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        X = rng.standard_normal((n + 1000, 4))
+        y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.3 * rng.standard_normal(len(X))
+        errors = []
+        for early in (False, True):  # the automatic penalty; held-out rows
+            model = EigenProRegressor("gaussian", random_state=0, **options)
+            model.set_params(early_stopping=early).fit(X[:n], y[:n])
+            errors.append(np.mean((model.predict(X[n:]) - y[n:]) ** 2))
+        assert errors[1] < allowed * errors[0]  # up to 8 times, without a limit
