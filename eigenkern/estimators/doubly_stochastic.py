@@ -376,7 +376,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         Strength of the penalty: raise it if targets are noisy. It is lambda in
         ``lambda / 2 |f|^2``, added to the mean loss; with the squared loss the same as
         in `NystromRegressor`. "auto": the one that best predicts new rows in kernel
-        ridge regression on a quarter of the rows, at most 4000, times the curvature of
+        ridge regression on part of the rows, at most 4000, times the curvature of
         the loss at its constant, but at least 1e-6; and 1e-6 in `partial_fit`, or if
         rows are held out.
     max_iter : int, default=100
@@ -727,7 +727,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         Strength of the penalty: raise it if targets are noisy. It is lambda in
         ``lambda / 2 |f|^2``, added to the mean loss; with the squared loss the same as
         in `NystromRegressor`. "auto": the one that best predicts new rows in kernel
-        ridge regression on a quarter of the rows, at most 4000, times the curvature of
+        ridge regression on part of the rows, at most 4000, times the curvature of
         the loss at its constant, but at least 1e-6; and 1e-6 in `partial_fit`, or if
         rows are held out.
     max_iter : int, default=100

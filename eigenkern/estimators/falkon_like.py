@@ -358,7 +358,7 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |f|^2``, added to the *mean* squared error: scikit-learn's
         ``KernelRidge(alpha=a)`` is alpha = a / n. "auto": the one that best predicts
-        new rows in kernel ridge regression on a quarter of the rows, at most 4000, or
+        new rows in kernel ridge regression on part of the rows, at most 4000, or
         by leave-one-out on up to 1000, but with conjugate gradients at least 1e-8 k(x,
         x); 1e-6 below 20 rows, and for a kernel that is not positive semi-definite. If
         X is float32 and the penalty so small that rounding would matter, the fit
@@ -493,7 +493,7 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |f|^2``, added to the *mean* squared error: scikit-learn's
         ``KernelRidge(alpha=a)`` is alpha = a / n. "auto": the one that best predicts
-        new rows in kernel ridge regression on a quarter of the rows, at most 4000, or
+        new rows in kernel ridge regression on part of the rows, at most 4000, or
         by leave-one-out on up to 1000, but with conjugate gradients at least 1e-8 k(x,
         x); 1e-6 below 20 rows, and for a kernel that is not positive semi-definite. If
         X is float32 and the penalty so small that rounding would matter, the fit

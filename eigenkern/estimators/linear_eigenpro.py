@@ -445,8 +445,8 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     alpha : float or "auto", default="auto"
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |w|^2``, added to the *mean* squared error: ``Ridge``'s alpha = a is a
-        / n here. "auto": the one that best predicts new rows in ridge regression on a
-        quarter of the rows, at most 4000, or by leave-one-out on up to 1200; but 0 if
+        / n here. "auto": the one that best predicts new rows in ridge regression on
+        part of the rows, at most 4000, or by leave-one-out on up to 1200; but 0 if
         ``early_stopping=True`` and in `partial_fit`. 0: as in the paper, only the
         number of epochs regularizes.
     fit_intercept : bool, default=True
@@ -636,8 +636,8 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     alpha : float or "auto", default="auto"
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |w|^2``, added to the *mean* squared error: ``Ridge``'s alpha = a is a
-        / n here. "auto": the one that best predicts new rows in ridge regression on a
-        quarter of the rows, at most 4000, or by leave-one-out on up to 1200; but 0 if
+        / n here. "auto": the one that best predicts new rows in ridge regression on
+        part of the rows, at most 4000, or by leave-one-out on up to 1200; but 0 if
         ``early_stopping=True`` and in `partial_fit`. 0: as in the paper, only the
         number of epochs regularizes.
     fit_intercept : bool, default=True

@@ -1179,8 +1179,8 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
             Rows.
         return_std : bool, default=False
             Whether to return the standard deviation of a new target, too, its noise
-            included: ``y_mean +- 1.645 y_std`` is a 90 % interval for the target. Takes
-            at most 500 000 multiply-adds per row.
+            included: ``y_mean +- 1.645 y_std`` is a 90 % interval for the target, if it
+            has the mean weight. Takes at most 500 000 multiply-adds per row.
 
         Returns
         -------

@@ -40,9 +40,13 @@ def given_penalty(estimator):
 
 
 def kernel_parameters(estimator):
-    """Return what makes the kernel, by name; `alpha` if it is a positive number."""
-    alpha = getattr(estimator, "alpha", None)
-    given = alpha is not None and not isinstance(alpha, str) and alpha > 0
+    """Return what makes the kernel, by name; `alpha` if that is a number.
+
+    An iteration regularizes without a penalty, too.
+    """
+    alpha, iterates = getattr(estimator, "alpha", None), hasattr(estimator, "algorithm")
+    given = alpha is not None and not isinstance(alpha, str)
+    given = given and (alpha > 0 or not iterates)
     return {
         "kernel": estimator.kernel,
         "bandwidth": estimator.bandwidth,

@@ -212,7 +212,7 @@ def least_errors(K, y, weights, alpha=None, single=False):
     values, U = _eigenvectors(K, weights)
     c = size * _penalty(np.arange(_N_PENALTIES))
     if alpha is not None:
-        c = np.array([alpha * len(K)])
+        c = np.array([max(alpha * len(K), c[0])])  # less is rounding
     if single:
         c = np.unique(np.maximum(c, LEAST_OF_EPOCHS * len(K) * size))
     c = c[values.min() + c > 0]
@@ -248,7 +248,7 @@ def errors_of_others(system, F, Y, w, size, place, *, c=None, least=0.0):
     It is c, or that of `place`, but at least `least`. `system` is A and b, and F a are
     values for the targets Y, (m, l).
     """
-    c = max(size * _penalty(place) if c is None else c, least)
+    c = max(size * _penalty(place if c is None else 0), c or 0.0, least)
     factor = Factor.of(system[0].copy(), c)
     if factor is None:
         return np.full(len(Y), np.inf)

@@ -204,6 +204,8 @@ def make_kernel(
             labels = data is not None and data.groups is not None
             if labels and data.of_class is not None:  # as for the penalty
                 weights = weights / data.of_class[classes_of(targets)]
+            if alpha == 0 and n_centers is not None:  # which regularize by themselves
+                alpha = None
             given = targets, weights, rng, alpha, dtype, n_centers, labels
             chosen = auto_bandwidth(made, X, *given)
             made = replace(made, bandwidth=chosen)

@@ -406,3 +406,18 @@ def test_a_class_that_costs_nothing(cls, rng):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert np.all(model.fit(X, y).predict(X) == 1)
+
+
+@pytest.mark.parametrize("model", [NystromRegressor, FalkonLikeRegressor])
+def test_without_a_penalty_the_bandwidth_suits_none(model, n=500):
+    """Chosen for the best penalty, R^2 was -2e4 to -2e5."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n + 1000, 4))
+    y = np.sin(1.5 * X[:, 0]) + X[:, 1] + 0.2 * rng.standard_normal(len(X))
+    found = model("gaussian", alpha=0.0, random_state=0).fit(X[:n], y[:n])
+    assert found.score(X[n:], y[n:]) > 0.5
+    best = model("gaussian", random_state=0).fit(X[:n], y[:n])
+    assert found.bandwidth_ != best.bandwidth_
+    # Few centers regularize by themselves.
+    few = model("gaussian", alpha=0.0, n_centers=100, random_state=0)
+    assert few.fit(X[:n], y[:n]).score(X[n:], y[n:]) > 0.9
