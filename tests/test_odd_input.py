@@ -427,3 +427,18 @@ def test_other_kinds_of_rows_get_advice(model):
     message = r"(?s)dense data is required.*LinearEigen.*OneHotEncoder\(sparse_output=F"
     with pytest.raises(TypeError, match=message):
         model.fit(scipy.sparse.eye_array(3, format="csr"), y)
+
+
+@pytest.mark.parametrize(
+    "model, advice",
+    [
+        (NystromRegressor(), "scale X, or pass another kernel, bandwidth or penalty$"),
+        (NytroRegressor(), "scale X, or pass another kernel or bandwidth$"),
+        (LinearEigenProRegressor(), "scale X, or pass another penalty$"),
+        (RFMRegressor(), "scale X$"),
+    ],
+)
+def test_the_advice_is_about_parameters_of_the_model(model, advice, rng):
+    X, y = rng.standard_normal((200, 3)), rng.standard_normal(200)
+    with pytest.warns(ConvergenceWarning, match=advice):
+        model.set_params(random_state=0).fit(X, y)

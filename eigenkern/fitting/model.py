@@ -232,7 +232,13 @@ class Model(Conveniences, CallbackSupportMixin, BaseEstimator):
                 f"y_val must have as many outputs as y, {n_outputs}; got {Y.shape[1]}"
             )
         weights = total_weights(sample_weight, of_class, labels, "sample_weight_val")
-        codes = self._stratify(labels if weights is None else labels[weights > 0])
+        labels_with_weight = labels if weights is None else labels[weights > 0]
+        codes = self._stratify(labels_with_weight)
+        if codes is None and len(labels_with_weight) < 2 and stops_early(self):
+            raise ValueError(
+                "X_val must have at least two rows with weight, to score epochs on; "
+                f"got {len(labels_with_weight)}"
+            )
         if codes is not None and len(np.unique(codes)) == 1 < len(self.classes_):
             warn_user(
                 f"y_val holds only the class {self.classes_.tolist()[codes[0]]!r}, of "

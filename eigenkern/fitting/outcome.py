@@ -40,12 +40,13 @@ def warn_of_outcome(model, data, rule):
             + (", and learned nothing" if nothing else "")
         )
     elif nothing:
-        advice = (
-            "all rows of X with weight are equal"
-            if data.constant
-            else "if y depends on X at all, scale X, or pass another kernel, bandwidth "
-            "or penalty"
-        )
+        advice = "all rows of X with weight are equal"
+        if not data.constant:
+            names = {"kernel": "kernel", "bandwidth": "bandwidth", "alpha": "penalty"}
+            others = [word for name, word in names.items() if hasattr(model, name)]
+            listed = " or ".join(others).replace(" or ", ", ", len(others) - 2)
+            advice = "if y depends on X at all, scale X"
+            advice += f", or pass another {listed}" * bool(others)
         warn_user(
             f"{name} learned nothing: its training loss is that of predicting the "
             f"mean; {advice}"

@@ -65,8 +65,10 @@ def _kind_of_pandas(column):
     if types.is_object_dtype(dtype):
         found = types.infer_dtype(column, skipna=True)
         return _OF_OBJECTS.get(found, f"objects of the kind {found!r}")
+    if types.is_bool_dtype(dtype):
+        return NUMBERS
     if types.is_numeric_dtype(dtype) and not types.is_complex_dtype(dtype):
-        return NUMBERS  # booleans among them
+        return NUMBERS
     if types.is_string_dtype(dtype):
         return TEXTS
     if getattr(dtype, "kind", "") in "mM" or str(dtype).startswith("period"):

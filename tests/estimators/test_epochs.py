@@ -231,6 +231,13 @@ def test_given_rows_that_nothing_scores_are_refused(rng):
     model = EigenProRegressor(early_stopping=True)
     with pytest.raises(ValueError, match="sample_weight_val"):
         model.fit(X, y, X_val=X_val, y_val=y_val, sample_weight_val=0 * y_val)
+    for cls in (EigenProRegressor, LinearEigenProRegressor):
+        model = cls(early_stopping=True)
+        with pytest.raises(ValueError, match=r"X_val .* two rows .* got 1"):
+            model.fit(X, y, X_val=X_val[:1], y_val=y_val[:1])
+        with pytest.raises(ValueError, match=r"X_val .* two rows .* got 1"):
+            one = np.arange(len(y_val)) == 3
+            model.fit(X, y, X_val=X_val, y_val=y_val, sample_weight_val=one)
 
 
 def test_given_rows_of_sparse_data_and_other_libraries(rng, other_xp):

@@ -564,3 +564,15 @@ def test_a_rare_level_is_not_important(rng):
     shares = RFMRegressor(random_state=0).fit(frame, y).feature_importances_
     parts = np.var(frame["number"]), 9.0 * np.var(frame["level"] == "rare")
     assert shares[1] == pytest.approx(parts[1] / sum(parts), abs=0.08)
+
+
+def test_booleans_of_arrow_are_numbers():
+    pytest.importorskip("pyarrow")
+    rng = np.random.default_rng(0)
+    values, marks = rng.standard_normal(200), rng.random(200) < 0.5
+    expected = pd.DataFrame({"value": values, "mark": marks.astype(float)})
+    expected.loc[7, "mark"] = np.nan
+    X = expected.astype({"mark": "bool[pyarrow]", "value": "float64[pyarrow]"})
+    y = values + 2 * marks
+    found, model = (RFMRegressor(random_state=0).fit(Z, y) for Z in (X, expected))
+    assert_array_equal(found.predict(X), model.predict(expected))
