@@ -279,6 +279,8 @@ class ResidualRule(Rule):
     def _advice(self):
         """Return what would help, given the residuals of the second half."""
         norms = np.minimum.accumulate([1.0, *self.losses])
+        if norms[-1] < np.finfo(np.float64).eps:
+            return "it is less than rounding: raise tol"
         n_later = len(norms) // 2
         fall = np.log(norms[-1 - n_later] / norms[-1]) / n_later
         if self._tol > 0 and fall > 0:

@@ -210,6 +210,8 @@ def test_too_few_iterations_warn(regression):
     # The advised value is enough, but not too much.
     n_iter = int(text.partition("raise max_iter to ")[2])
     assert model.set_params(max_iter=n_iter).fit(X, y).n_iter_ > n_iter // 5
+    model = FalkonLikeRegressor(n_centers=20, alpha=0.01, tol=0, max_iter=60)
+    assert warning_of(model, X, y).endswith("less than rounding: raise tol")
 
 
 def test_the_advice_follows_the_residuals(rng):
