@@ -160,7 +160,7 @@ def test_given_rows_score_the_epochs(model, rng):
     model.fit(X, y, **given)
     assert_allclose(model.validation_scores_[-1], model.score(X_val, y_val), rtol=1e-6)
     # They have no part in what is learned.
-    other = clone(model).fit(X, y, X_val=X_val[:40], y_val=y_val[:40])
+    other = clone(model).fit(X, y, X_val=X_val[:39], y_val=y_val[:39])
     assert other.validation_scores_ != model.validation_scores_
     T = rng.standard_normal((50, 3))
     values = getattr(model, "decision_function", model.predict)(T)
