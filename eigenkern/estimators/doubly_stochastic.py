@@ -401,12 +401,13 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         if a batch holds all rows.
     block_size : int or "auto", default="auto"
         Random frequencies per block, each a cosine and a sine: F in the papers. A step
-        changes one block, but the first steps of `fit` change up to 8192 frequencies;
-        larger blocks make better but slower steps. "auto": 32 to 128, depending on the
-        number of rows; 256 if no running values are kept.
+        changes one block, but the first steps change up to 8192 frequencies; larger
+        blocks make better but slower steps. "auto": 32 to 128, depending on the number
+        of rows; 256 if no running values are kept.
     batch_size : int or "auto", default="auto"
         Rows per step, B; fewer rows need less memory. "auto": all rows, as long as
-        their features for one block fit in 128 MB; 4096 if no running values are kept.
+        their features for one block fit in 128 MB; 4096 if no running values are kept;
+        in `partial_fit` 1/32 of the first rows, but 128 to 4096.
     n_new : int, default=1
         How many new blocks "udsg" changes before `n_old` old ones; G in the paper.
     n_old : int or "auto", default="auto"
@@ -755,12 +756,13 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         if a batch holds all rows.
     block_size : int or "auto", default="auto"
         Random frequencies per block, each a cosine and a sine: F in the papers. A step
-        changes one block, but the first steps of `fit` change up to 8192 frequencies;
-        larger blocks make better but slower steps. "auto": 32 to 128, depending on the
-        number of rows; 256 if no running values are kept.
+        changes one block, but the first steps change up to 8192 frequencies; larger
+        blocks make better but slower steps. "auto": 32 to 128, depending on the number
+        of rows; 256 if no running values are kept.
     batch_size : int or "auto", default="auto"
         Rows per step, B; fewer rows need less memory. "auto": all rows, as long as
-        their features for one block fit in 128 MB; 4096 if no running values are kept.
+        their features for one block fit in 128 MB; 4096 if no running values are kept;
+        in `partial_fit` 1/32 of the first rows, but 128 to 4096.
     n_new : int, default=1
         How many new blocks "udsg" changes before `n_old` old ones; G in the paper.
     n_old : int or "auto", default="auto"

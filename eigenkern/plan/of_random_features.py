@@ -19,12 +19,18 @@ from .step import SAFETY
 
 # lambda if it is not chosen, and the smallest one that is chosen.
 ALPHA = 1e-6
-# Frequencies of the first step of a fit; all later ones are in proportion. 1 - R2 on
+# Frequencies of the first step; all later ones are in proportion. 1 - R2 on
 # new rows with 2048, 4096, 8192 and 16384: kin8nm, 6500 rows, 0.133, 0.116, 0.104,
 # 0.097; cpusmall, 6500 rows, 0.048, 0.046, 0.044, 0.043; california_housing, 14 000
 # rows, 0.226, 0.222, 0.218, 0.218. The number of features grows nearly in proportion:
 # for kin8nm 35 000, 63 000, 107 000, 183 000.
 _FIRST_FREQUENCIES = 8192
+# Least steps in an epoch: fewer measure the loss too poorly. Errors on 800 rows of eight
+# data sets with 4, 8 and 16 are 0.96 to 1.02 times those with 32; with
+# max_features=2048 the mean error is 0.93 times as large with 8, 1.06 times with 128.
+_N_STEPS = 32
+# Least rows of a step in a stream, even if its first piece has fewer. EVIDENCE
+_LEAST_BATCH = 128
 # Bytes that kept frequencies may take.
 FREQUENCY_BYTES = 256e6
 # Bytes that products of blocks may take on the rows that score the epochs: about 6 MB
@@ -66,17 +72,16 @@ def plan_of_random_features(shape, *, in_pieces=False, sizes=None):
     if is_auto(m):
         # The features of a batch may take 128 MB.
         m = max(int(128e6 // (16 * F)), 2) if kept else 4096
-    if sizes is None:
+        if in_pieces:  # also of later pieces, which may have more rows than this one
+            m = int(np.clip(n // _N_STEPS, _LEAST_BATCH, m))
+    if sizes is None and not (in_pieces and is_auto(e.batch_size)):
         m = min(m, n)
-    n_old, n_first, n_passes = 1, 1.0, 1
+    n_passes, n_first = 1, max(_FIRST_FREQUENCIES / F, 1.0)
     if not in_pieces:
-        n_old, n_first = None, max(_FIRST_FREQUENCIES / F, 1.0)
-        # Fewer than 32 steps in an epoch measure the loss too poorly. Errors on 800
-        # rows of eight data sets with 4, 8 and 16 are 0.96 to 1.02 times those with 32;
-        # with max_features=2048 the mean error is 0.93 times as large with 8, 1.06
-        # times with 128.
-        n_passes = -(-32 // -(-n // m))
-    n_old = n_old if is_auto(e.n_old) else e.n_old
+        n_passes = -(-_N_STEPS // -(-n // m))
+    n_old = e.n_old
+    if is_auto(n_old):
+        n_old = 1 if in_pieces else None
     most = np.inf if e.max_features is None else e.max_features // F
     blocks = BlockRule(e.algorithm, e.n_new, n_old, most, n_first)
     given = in_pieces or shape.n_held_out or not is_auto(e.alpha)
@@ -155,8 +160,10 @@ def longest_safe_step(kernel, rows, weights, curvature, plan, alpha):
     variance gamma^2 / (2 F B) times the residual; in trials it grew within n / B steps
     if ``gamma L n / B > 6 F beta``. A step shrinks f by gamma lambda, at most a half.
 
-    The rows are a random sample of `N_SAMPLED`, or all. In pieces every batch has new
-    rows.
+    In pieces no row comes again. There the noise beta / (2 F) counts once more for each
+    step so far, which makes the decay.
+
+    The rows are a random sample of `N_SAMPLED`, or all.
     """
     operator, m = TiledKernel(kernel, rows), rows.shape[0]
     xp = operator.xp
@@ -176,11 +183,12 @@ def longest_safe_step(kernel, rows, weights, curvature, plan, alpha):
     heaviest = float(xp.mean(weights**2))
     curvature = curvature / SAFETY
     F, B, n = plan.block_size, plan.batch_size, plan.shape.n_train
-    noise = curvature / (6.0 * F * beta)
     stable = top + beta / (2.0 * F) + heaviest * beta / B
-    inverse = 0.5 * curvature * stable
-    if not plan.in_pieces:
-        inverse, noise = inverse + noise * (n / B - 1.0), 0.0
+    inverse, noise = 0.5 * curvature * stable, 0.0
+    if plan.in_pieces:
+        noise = 0.5 * curvature * beta / (2.0 * F)
+    else:
+        inverse += curvature / (6.0 * F * beta) * (n / B - 1.0)
     longest = 1.0 / inverse
     if alpha > 0:
         longest = min(longest, 0.5 / alpha)
