@@ -19,17 +19,20 @@ from .step import SAFETY
 
 # lambda if it is not chosen, and the smallest one that is chosen.
 ALPHA = 1e-6
-# Frequencies of the first step; all later ones are in proportion. 1 - R2 on
-# new rows with 2048, 4096, 8192 and 16384: kin8nm, 6500 rows, 0.133, 0.116, 0.104,
+# Frequencies of the first step; all later ones are in proportion. 1 - R2 of fits on new
+# rows with 2048, 4096, 8192 and 16384: kin8nm, 6500 rows, 0.133, 0.116, 0.104,
 # 0.097; cpusmall, 6500 rows, 0.048, 0.046, 0.044, 0.043; california_housing, 14 000
 # rows, 0.226, 0.222, 0.218, 0.218. The number of features grows nearly in proportion:
 # for kin8nm 35 000, 63 000, 107 000, 183 000.
 _FIRST_FREQUENCIES = 8192
-# Least steps in an epoch: fewer measure the loss too poorly. Errors on 800 rows of eight
-# data sets with 4, 8 and 16 are 0.96 to 1.02 times those with 32; with
+# Least steps in an epoch: fewer measure the loss too poorly. Errors on 800 rows of
+# eight data sets with 4, 8 and 16 are 0.96 to 1.02 times those with 32; with
 # max_features=2048 the mean error is 0.93 times as large with 8, 1.06 times with 128.
 _N_STEPS = 32
-# Least rows of a step in a stream, even if its first piece has fewer. EVIDENCE
+# Least rows of a step in a stream. Errors after ten pieces of 1000 rows of a sine with
+# 64, 128 and 256, means of three seeds: squared loss 0.342, 0.314, 0.329 of the
+# deviation; huber 0.415, 0.453, 0.496; wrong labels 0.062, 0.073, 0.077. With 64 the
+# model has 1.4 times as many features, and takes 1.3 times as long.
 _LEAST_BATCH = 128
 # Bytes that kept frequencies may take.
 FREQUENCY_BYTES = 256e6
