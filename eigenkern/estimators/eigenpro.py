@@ -354,8 +354,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |f|^2``, added to the *mean* squared error: ``KernelRidge``'s alpha = a
         is a / n here. A model with its own centers is that of `NystromRegressor`.
-        "auto": the one that best predicts new rows in kernel ridge regression on
-        part of the rows, at most 4000, or by leave-one-out on up to 1000; but 0 if
+        "auto": the one that best predicts new rows in kernel ridge regression on part
+        of the rows, at most 4000, or by leave-one-out on up to 1000; but 0 if
         ``early_stopping=True``, with "eigenpro3-exact", and for data in pieces. 0: as
         in the papers, only the number of epochs regularizes.
     max_iter : int, default=20
@@ -630,8 +630,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |f|^2``, added to the *mean* squared error: ``KernelRidge``'s alpha = a
         is a / n here. A model with its own centers is that of `NystromRegressor`.
-        "auto": the one that best predicts new rows in kernel ridge regression on
-        part of the rows, at most 4000, or by leave-one-out on up to 1000; but 0 if
+        "auto": the one that best predicts new rows in kernel ridge regression on part
+        of the rows, at most 4000, or by leave-one-out on up to 1000; but 0 if
         ``early_stopping=True``, with "eigenpro3-exact", and for data in pieces. 0: as
         in the papers, only the number of epochs regularizes.
     max_iter : int, default=20

@@ -298,8 +298,8 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |f|^2``, added to the *mean* squared error: alpha n on the diagonal of
         the kernel matrix, so scikit-learn's ``KernelRidge(alpha=a)`` is alpha = a / n.
-        "auto": the one that best predicts new rows in kernel ridge regression on
-        part of the rows, at most 4000, or by leave-one-out on up to 1000; 1e-6 below
+        "auto": the one that best predicts new rows in kernel ridge regression on part
+        of the rows, at most 4000, or by leave-one-out on up to 1000; 1e-6 below
         20 rows, and as "path" for a kernel that is not positive semi-definite. "path":
         the best of `alphas` for these centers, refitted to all rows. 0: least squares
         by the pseudo-inverse. If X is float32 and the penalty so small
@@ -530,8 +530,8 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |f|^2``, added to the *mean* squared error: alpha n on the diagonal of
         the kernel matrix, so scikit-learn's ``KernelRidge(alpha=a)`` is alpha = a / n.
-        "auto": the one that best predicts new rows in kernel ridge regression on
-        part of the rows, at most 4000, or by leave-one-out on up to 1000; 1e-6 below
+        "auto": the one that best predicts new rows in kernel ridge regression on part
+        of the rows, at most 4000, or by leave-one-out on up to 1000; 1e-6 below
         20 rows, and as "path" for a kernel that is not positive semi-definite. "path":
         the best of `alphas` for these centers, refitted to all rows. 0: least squares
         by the pseudo-inverse. If X is float32 and the penalty so small

@@ -82,6 +82,7 @@ def n_ridge_rows(K, labels):
 
 
 def _n_fitted(n, n_half):
+    """Return how many of n rows are fitted: half, up to `n_half`, or a quarter."""
     return max(min(n, N_RIDGE_ROWS) // 4, min(n // 2, n_half))
 
 

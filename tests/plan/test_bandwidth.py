@@ -409,9 +409,9 @@ def test_a_class_that_costs_nothing(cls, rng):
 
 
 @pytest.mark.parametrize("model", [NystromRegressor, FalkonLikeRegressor])
-def test_without_a_penalty_the_bandwidth_suits_none(model, n=500):
+def test_without_a_penalty_the_bandwidth_suits_none(model):
     """Chosen for the best penalty, R^2 was -2e4 to -2e5."""
-    rng = np.random.default_rng(0)
+    rng, n = np.random.default_rng(0), 500
     X = rng.standard_normal((n + 1000, 4))
     y = np.sin(1.5 * X[:, 0]) + X[:, 1] + 0.2 * rng.standard_normal(len(X))
     found = model("gaussian", alpha=0.0, random_state=0).fit(X[:n], y[:n])

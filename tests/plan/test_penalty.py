@@ -111,7 +111,7 @@ def test_labels_prefer_less(rng, monkeypatch):
 
 def test_of_a_few_thousand_rows_half_are_fitted():
     for n, s in ((1200, 600), (2000, 1000), (3000, 1000), (5000, 1250), (90000, 4000)):
-        K = TiledKernel(Laplacian(1.0), np.empty((n, 2)))
+        K = TiledKernel(Laplacian(1.0), np.zeros((n, 2)))
         assert penalty.n_ridge_rows(K, labels=False) == (s, 4000)
         assert penalty.n_ridge_rows(K, labels=True) == (min(n // 4, 4000), 4000)
 
