@@ -74,8 +74,6 @@ _FLOOR = 0.02
 # If the best error of the first kind of metric is above this, a second start is tried:
 # with a product of two among 32 features it is 1.0, and then 0.24 (1200 rows).
 _SEES_LITTLE = 0.5
-# An alternative's error must be below this many times the present one's.
-_CLEARLY = 0.99
 # Maximum ratio of the Manhattan distance's error to the best kernel's, on part of the
 # rows, up to which both are compared on all rows. On california_housing the ratio was
 # 1.003, and 0.95 on all rows.
@@ -199,7 +197,7 @@ class MetricProblem:
         self._model = model
         self.known, self.xp, self.device = [], namespace(data.X), device_of(data.X)
         labels = data.groups is not None
-        self._error_of = _brier_score_of_best_scale if labels else _squared_error
+        self._errors_of = _brier_scores_of_best_scale if labels else _squared_errors
         if not data.constant:
             data, rows = data.without_copies(_trained_rows(data))
             data = data.take(np.sort(rows))
@@ -235,27 +233,26 @@ class MetricProblem:
     def _scale(self):
         """Scale all rows in the way that suits those held out.
 
-        Another scaling than the first must be clearly better.
+        Another than the first must be clearly better. For columns with long tails that
+        is "robust": errors at a few far rows can favor others by chance.
         """
-        (X, *others), (best, *rest) = self._validation, self.plan.scalings
+        (X, *others), scalings = self._validation, list(self.plan.scalings)
+        if "robust" in scalings and self._preparation.has_long_tails:
+            scalings.sort(key=lambda name: name != "robust")
+        best = scalings[0]
         if not self._preparation.n_numbers:
             best = None
-        elif rest and self._compares:
-            errors = {}
+        elif len(scalings) > 1 and self._compares:
+            errors = []
             self._model._say("comparing ways to scale the columns")
-            for scaling in self.plan.scalings:
+            for scaling in scalings:
                 scale, _ = self._scaling_of(scaling)
                 rows = replace(self._compared, X=scale(self._compared.X))
                 self._validation = scale(X), *others
                 plain = np.ones(rows.X.shape[1])
                 root, kernel = self._as_features(plain), self.plan.kernels[0]
-                errors[scaling] = self._error_of_part(root, kernel, rows)
-            other = min(errors, key=errors.get)
-            # Few rows say little: the deviation of the ratio of two such errors is of
-            # the order of 1 / m^1/2. The factor was not measured.
-            doubt = 0.5 / X.shape[0] ** 0.5
-            if errors[other] < min(_CLEARLY, 1.0 - doubt) * errors[best]:
-                best = other
+                errors.append(self._errors_of_part(root, kernel, rows))
+            best = scalings[_clearly_least(errors, others[-1])]
         self.scaling, (scale, self._frame) = best, self._scaling_of(best)
         self._validation = scale(X), *others
         scaled = {}  # some of these may be the same rows
@@ -316,22 +313,24 @@ class MetricProblem:
             vars(model).pop(name, None)
         return model
 
-    def _error(self, model, root):
-        """Return the error of a model on the held-out rows."""
+    def _errors(self, model, root):
+        """Return the errors of a model on the held-out rows."""
         X, Y, weights = self._validation
         values = to_numpy(model._values(mapped(X, root), "predict"))
-        error = float(self._error_of(values, Y, weights))
-        if not np.isfinite(error):
-            raise ArithmeticError(f"the validation error is {error}")
-        return error
+        errors = self._errors_of(values, Y, weights)
+        if not np.isfinite(errors).all():
+            raise ArithmeticError("an error on the held-out rows is not finite")
+        return errors
+
+    def _mean(self, errors):
+        return float(np.average(errors, weights=self._validation[2]))
 
     def _round(self, kind, number, root, second=False):
         """Return the round of a metric, with its model and the error of the model."""
         kernel = self.plan.kernels[0]
         model = self._fit(root, kernel, self._train)
-        return Round(
-            kind, number, root, kernel, model, self._error(model, root), second
-        )
+        error = self._mean(self._errors(model, root))
+        return Round(kind, number, root, kernel, model, error, second)
 
     def _known(self, *which):
         """Return this round if it is the next known one; None: it is new, or failed."""
@@ -423,15 +422,12 @@ class MetricProblem:
             if chosen is not best:
                 error = self._error_of_part(chosen.root, chosen.kernel, self._train)
             its_error = self._error_of_part(other.root, other.kernel, self._train)
-        if its_error < _CLEARLY * error:
+        if its_error < error:
             chosen, _ = self._softened(other, of_other, rows)
         return chosen
 
     def _suited(self, one, kernels, rows):
-        """Return a round with its best kernel, and its error.
-
-        Another kernel than the first must be clearly better.
-        """
+        """Return a round with its best kernel, and its error."""
         errors = [
             one.error
             if rows is self._train and kernel == one.kernel
@@ -439,30 +435,31 @@ class MetricProblem:
             for kernel in kernels
         ]
         place = int(np.argmin(errors))
-        if not errors[place] < _CLEARLY * errors[0]:
-            place = 0
         if one.kernel != kernels[place]:
             one = replace(one, kernel=kernels[place])
         return one, errors[place]
 
     def _softened(self, one, error, rows):
-        """Return a round and its error, with another power of R if clearly better."""
+        """Return a round and its error, with another power of R if that is better."""
         if one.kind is None:
             return one, error
         R = to_numpy(one.root).astype(np.float64)
         softer = _of_eigenvalues(R, lambda values: values**0.7)
         softer = self._as_features(softer * (len(R) / np.sum(softer**2)) ** 0.5)
         of_softer = self._error_of_part(softer, one.kernel, rows)
-        if of_softer < _CLEARLY * error:
+        if of_softer < error:
             return replace(one, root=softer), of_softer
         return one, error
 
-    def _error_of_part(self, root, kernel, rows):
-        """Return the error of a model of some rows, infinite if it cannot be fitted."""
+    def _errors_of_part(self, root, kernel, rows):
+        """Return the errors of a model of some rows, infinite if it has none."""
         try:
-            return self._error(self._fit(root, kernel, rows), root)
+            return self._errors(self._fit(root, kernel, rows), root)
         except _FAILURES:
-            return np.inf
+            return np.full(len(self._validation[1]), np.inf)
+
+    def _error_of_part(self, *model):
+        return self._mean(self._errors_of_part(*model))
 
     def _as_features(self, values):
         """Return a NumPy array as an array of the library, device and type of X."""
@@ -634,17 +631,33 @@ def _of_eigenvalues(matrix, function):
     return (vectors * function(np.maximum(values, 0.0))) @ vectors.T
 
 
-def _squared_error(F, Y, weights):
-    """Return the mean squared error of values, over that of the mean of the targets."""
+def _clearly_least(errors, weights):
+    """Return the place of the least errors; 0 if they aren't clearly below the first.
 
-    def error(values):
-        return np.average(((Y - values) ** 2).sum(axis=1), weights=weights)
+    A difference is clear above two standard errors, on the rows that both have seen.
+    """
+    w = np.ones(len(errors[0])) if weights is None else weights / weights.mean()
+    means = [np.average(each, weights=w) for each in errors]
+    least = int(np.argmin(means))
+    if not np.isfinite(means[0]):
+        return least
+    gain = means[0] - means[least]
+    noise = w * (errors[0] - errors[least] - gain)
+    return least if gain > 2.0 * np.sum(noise**2) ** 0.5 / len(w) else 0
 
-    return error(F) / (error(mean_of_targets(Y, weights)) or 1.0)
+
+def _squared_errors(F, Y, weights):
+    """Return the squared errors of rows, over the mean of those of their mean."""
+
+    def errors(values):
+        return ((Y - values) ** 2).sum(axis=1)
+
+    of_mean = np.average(errors(mean_of_targets(Y, weights)), weights=weights)
+    return errors(F) / (of_mean or 1.0)
 
 
-def _brier_score_of_best_scale(F, Y, weights):
-    """Return the Brier score of softmax(c F) at the best scale c, over a constant's.
+def _brier_scores_of_best_scale(F, Y, weights):
+    """Return Brier scores of softmax(c F) at the best scale c, over a constant's mean.
 
     Targets Y are -1 and +1 in one column, or one column of 0 and 1 per class. Other
     losses rank models differently than their error rates. On MNIST the squared error of
@@ -654,13 +667,16 @@ def _brier_score_of_best_scale(F, Y, weights):
     if Y.shape[1] == 1:
         F, Y = np.hstack([-F, F]), np.hstack([Y < 0, Y > 0])
 
-    def score(log_scale):
+    def scores(log_scale):
         P = softmax(np.exp(log_scale) * F, axis=1)
-        return np.average(np.sum((P - Y) ** 2, axis=1), weights=weights)
+        return np.sum((P - Y) ** 2, axis=1)
 
-    best = minimize_scalar(score, bounds=(-5.0, 5.0), method="bounded").fun
+    def score(log_scale):
+        return np.average(scores(log_scale), weights=weights)
+
+    best = minimize_scalar(score, bounds=(-5.0, 5.0), method="bounded").x
     frequencies = mean_of_targets(Y, weights)
-    return best / ((1.0 - np.sum(frequencies**2)) or 1.0)
+    return scores(best) / ((1.0 - np.sum(frequencies**2)) or 1.0)
 
 
 def _trained_rows(data):
@@ -1035,7 +1051,8 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
         by their ranks, to a normal distribution, for skewed columns. "robust": to
         median 0 and quartiles of a normal distribution, with values smoothly clipped at
         3. None: as they are, for columns that share a unit, such as pixels. "auto": the
-        held-out rows choose; "standard" unless another is clearly better.
+        held-out rows choose; "standard", or for columns with long tails "robust",
+        unless another is clearly better.
     max_gradient_rows : int, default=4000
         Maximum number of rows to average the gradients over.
     max_metric_rows : int, default=10000
@@ -1253,7 +1270,8 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         by their ranks, to a normal distribution, for skewed columns. "robust": to
         median 0 and quartiles of a normal distribution, with values smoothly clipped at
         3. None: as they are, for columns that share a unit, such as pixels. "auto": the
-        held-out rows choose; "standard" unless another is clearly better.
+        held-out rows choose; "standard", or for columns with long tails "robust",
+        unless another is clearly better.
     max_gradient_rows : int, default=4000
         Maximum number of rows to average the gradients over.
     max_metric_rows : int, default=10000

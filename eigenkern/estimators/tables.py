@@ -58,6 +58,10 @@ _FAR = 10.0
 _FARTHEST = 1e3
 # Size of the entries that smooth clipping approaches, in usual sizes.
 _CLIP = 3.0
+# Columns have long tails if their deviation is more than this many times that of their
+# middle half, in the median over columns: 1 for normal columns, 2 for log-normal ones.
+# cpusmall has 2.0, the other tables of benchmarks/tabular.py at most 1.4.
+_LONG_TAILS = 1.5
 
 
 def as_numbers(X):
@@ -234,7 +238,11 @@ class Preparation:
         The user's column that each prepared one comes from.
     n_numbers : int
         How many of these are numbers; they come first.
+    has_long_tails : bool
+        Whether these have long tails (`_LONG_TAILS`); known if "robust" is a scaling.
     """
+
+    has_long_tails = False
 
     @config_context(transform_output="default")
     def fit(self, columns, data, scalings):
@@ -334,6 +342,8 @@ class Preparation:
         if "robust" in scalings:
             scale = RobustScaler(unit_variance=True).fit(N)
             low, high = np.nanquantile(N, [0.25, 0.75], axis=0)
+            tails = standard.scale_[low < high] / scale.scale_[low < high]
+            self.has_long_tails = bool(len(tails) and np.median(tails) > _LONG_TAILS)
             scale.scale_[low == high] = standard.scale_[low == high]
             clip = FunctionTransformer(
                 smoothly_clipped, feature_names_out="one-to-one"

@@ -4,6 +4,7 @@ import os
 import pickle
 import re
 from dataclasses import replace
+from itertools import count
 
 import array_api_compat
 import numpy as np
@@ -33,7 +34,7 @@ from eigenkern import (
     RFMRegressor,
 )
 from eigenkern.arrays.array import to_numpy
-from eigenkern.estimators.rfm import Round, learned_metrics
+from eigenkern.estimators.rfm import MetricProblem, Round, learned_metrics
 from eigenkern.inspection import average_gradient_outer_product
 from eigenkern.kernels import Gaussian
 from eigenkern.plan.of_epochs import plan_on_rows
@@ -225,8 +226,11 @@ def test_fits_obey_the_plan(two_of_ten, monkeypatch):
 def test_a_softer_metric(metric, two_of_ten, monkeypatch):
     X, y, _, _ = two_of_ten
     roots = []
-    for factor in (0.0, 1e9):  # it is never better, or always
-        monkeypatch.setattr("eigenkern.estimators.rfm._CLEARLY", factor)
+    for step in (1, -1):  # the next error is always larger, or smaller
+        errors = count(step, step)
+        monkeypatch.setattr(
+            MetricProblem, "_error_of_part", lambda *_, e=errors: next(e)
+        )
         model = machine(None, metric=metric, max_rounds=1).fit(X, y)
         roots.append(model.metric_root_)
     plain, softer = np.atleast_2d(*roots) if metric == "full" else map(np.diag, roots)

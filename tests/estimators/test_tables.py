@@ -376,6 +376,19 @@ def test_rows_that_were_held_out_choose_the_scaling(rng):
     assert model.fit(wide, y).scaling_ is None
 
 
+@pytest.mark.parametrize("labels", [False, True])
+def test_columns_with_long_tails_are_clipped(labels, rng):
+    """Unless held-out rows are clearly for another scaling."""
+    X = rng.standard_normal((400, 5))
+    y = np.sin(2 * X[:, 0]) + 0.3 * rng.standard_normal(400)
+    of_labels = {False: RFMRegressor, True: RFMClassifier}[labels]
+    model = of_labels(max_rounds=0, random_state=0)
+    y = y > 0 if labels else y
+    assert model.fit(X, y).scaling_ == "standard"
+    assert model.fit(np.sinh(2 * X), y).scaling_ == "robust"
+    assert model.fit(np.sinh(5 * X), y).scaling_ == "normal"
+
+
 def test_fill_values_do_not_spoil_the_scaling(rng):
     X = rng.standard_normal((500, 3))
     y = np.sin(2 * X[:, 0]) + X[:, 1]
