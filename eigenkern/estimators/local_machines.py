@@ -116,18 +116,21 @@ def _divided(data, most):
     """Return a `Partition` of the rows, and those of each part: equal ones go together.
 
     Equal rows are one row of the solution, so that `most` is a number of distinct rows.
+    The last result is the smallest such number.
     """
     first, which = data.distinct(np.arange(len(data.targets)))
+    X = data.X if len(first) == len(which) else take(data.X, first)
+    partition, parts = partitioned(X, most, data.rng)
+    fewest = min(map(len, parts))
     if len(first) == len(which):
-        return partitioned(data.X, most, data.rng)
-    partition, parts = partitioned(take(data.X, first), most, data.rng)
+        return partition, parts, fewest
 
     def members(part):
         own = np.zeros(len(first), dtype=bool)
         own[part] = True
         return np.flatnonzero(own[which])
 
-    return partition, [members(part) for part in parts]
+    return partition, [members(part) for part in parts], fewest
 
 
 def _left_out_of_parts(data, parts, solved):
@@ -230,11 +233,11 @@ class _LocalMachines:
             data = data.take(rows)
         shape = shape_of(self, data)
         most = self._plan(shape).part_rows
-        partition, parts = _divided(data, most)
+        partition, parts, fewest = _divided(data, most)
         problem, model = Problem(self.device, data.X), clone(self)
         # Some of each part are left out, and the others tell the variance there.
         some = -(-self._n_left_out // len(parts))
-        model._n_left_out = min(some, min(map(len, parts)) // 3)
+        model._n_left_out = min(some, fewest // 3)
         model._tells_outcome = False  # errors of memory are those of the whole fit
         needed = 1e6 * _plan_of_part(shape, min(most, shape.n)).memory["total"]
         cluster = self._cluster if self._cluster.can_hold(needed) else Here()

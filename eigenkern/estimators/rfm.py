@@ -532,17 +532,22 @@ class MetricProblem:
             return of_equal_rows(model.kernel_, X, data.targets, data.weights)
         X, Y, w = self._validation
         if left_out is None and self._compares and len(Y) >= _FEWEST_HELD_OUT:
-            data = self._train
+            data, units = self._train, 1.0 if self._units is None else self._units
             model = self._fit(root, kernel, data)
             values = to_numpy(model._values(mapped(X, root), "predict"))
             w = np.ones(len(Y)) if w is None else w / w.mean()
             order = np.random.RandomState(self._seed).permutation(len(data.targets))
-            ridge = getattr(model, "alpha_", 0.0) * len(order)
+            # The model may have no penalty, or one that suits its few centers.
+            direct = EigenProRegressor(model.kernel_, random_state=self._seed)
+            direct._tells_outcome, few = False, data.take(order[:ERROR_BAR_ROWS])
+            direct.fit(mapped(few.X, root), few.labels, few.weights)
+            ridge = direct.alpha_ * len(few.targets)
             own = data.weights_of(order)
             ridges, some = ridge * own.mean() / own, w > 0
             X = take(mapped(X, root), np.flatnonzero(some))
-            values = values[some], Y[some], w[some]
+            values = values[some] * units, Y[some] * units, w[some]
             left_out = LeftOut(X, *values, None, order, ridges, len(order), ridge)
+            data = replace(data, targets=data.targets * units)
         if left_out is None:
             return None
         X = mapped(data.X, root)

@@ -199,7 +199,7 @@ def measured(kernel, X, targets, weights, left_out):
     k, d = Y.shape[1], Z.shape[1]
     frame = np.zeros((4, k + 1 + d))
     frame[0, k] = np.log(max(_LEAST_UNSEEN * np.median(v), np.finfo(float).tiny))
-    honest = _without_own_targets(values, Y)
+    honest = _without_own_targets(values, Y, w)
     z = _described(honest, v, Z, frame)
     frame = np.stack([z.min(axis=0), z.max(axis=0), z.mean(axis=0), z.std(axis=0)])
     constant = frame[3] <= 1e-9 * np.abs(frame[:2]).max(axis=0)
@@ -211,13 +211,13 @@ def measured(kernel, X, targets, weights, left_out):
     return ErrorBars(kernel, centers, L, *arrays, *found)
 
 
-def _without_own_targets(values, Y):
+def _without_own_targets(values, Y, w):
     """Return left-out values without the part that falls with a row's own target.
 
     What is left of nearly constant models is the mean of the other targets, which tells
-    the own one, and so the size of its residual.
+    the own one, and so the size of its residual. An own target counts as its weight.
     """
-    Y = Y - Y.mean(axis=0)
+    Y = w[:, None] * (Y - np.average(Y, axis=0, weights=w))
     squares = np.sum(Y**2, axis=0)
     slope = np.sum(Y * values, axis=0) / np.where(squares > 0, squares, 1.0)
     return values - np.minimum(slope, 0.0) * Y

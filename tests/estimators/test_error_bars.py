@@ -13,6 +13,7 @@ from sklearn.gaussian_process.kernels import Matern
 from eigenkern import (
     DSGRegressor,
     EigenProRegressor,
+    FalkonLikeRegressor,
     NystromRegressor,
     NytroRegressor,
     RFMRegressor,
@@ -290,6 +291,31 @@ def test_other_estimators_use_the_rows_that_chose_the_metric(estimator):
     model = RFMRegressor(estimator, **OPTIONS).fit(X[:400], y[:400])
     mean, std = model.predict(X[400:], return_std=True)
     assert 0.84 < np.mean(np.abs(y[400:] - mean) < 1.645 * std) < 0.96
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [EigenProRegressor(alpha=0.0), EigenProRegressor(n_centers=50), NytroRegressor()],
+    ids=str,
+)
+def test_new_targets_of_training_rows_have_noise_too(estimator):
+    """Whether or not the model has a penalty that stands for it."""
+    X, y = drawn(400)
+    noise = np.random.RandomState(1).standard_normal(400)
+    again = np.sin(X[:, 0]) + X[:, 1] + 0.3 * noise
+    mean, std = RFMRegressor(estimator, **OPTIONS).fit(X, y).predict(X, return_std=True)
+    assert 0.15 < np.median(std) < 0.45
+    assert 0.6 < np.mean(np.abs(again - mean) < 1.645 * std)
+
+
+def test_units_of_outputs_of_other_estimators():
+    X, y = drawn(400)
+    model = RFMRegressor(FalkonLikeRegressor(n_centers=50), **OPTIONS)
+    expected = model.fit(X, y).predict(X, return_std=True)[1][:, None]
+    found = model.fit(X, np.stack([1e3 * y, 1e-3 * y], axis=1))
+    assert_allclose(
+        found.predict(X, return_std=True)[1], expected * [1e3, 1e-3], rtol=1e-3
+    )
 
 
 def test_an_estimator_with_deviations_returns_its_own():

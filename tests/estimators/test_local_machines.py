@@ -342,3 +342,14 @@ def test_standard_deviations_of_parts(weights, rng):
     assert_allclose(far, np.std(y[:600]), rtol=0.1)
     other = pickle.loads(pickle.dumps(model))
     assert_array_equal(other.predict(X[600:], return_std=True)[1], std)
+
+
+@pytest.mark.parametrize("n_levels", [3, 6, 9])
+def test_standard_deviations_of_copies(n_levels, rng):
+    """Few distinct rows, in one part or several: all of them are not left out."""
+    X = 1.0 * rng.integers(n_levels, size=(2000, 3))
+    y = X[:, 0] + 0.3 * rng.standard_normal(2000)
+    model = machine().fit(X[:1000], y[:1000])
+    assert (model.n_parts_ > 1) == (n_levels > 5)
+    mean, std = model.predict(X[1000:], return_std=True)
+    assert 0.85 < np.mean(np.abs(y[1000:] - mean) < 1.645 * std) < 0.95
