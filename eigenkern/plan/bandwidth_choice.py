@@ -68,9 +68,12 @@ def auto_bandwidth(
         rows, more = found
         weights = more if weights is None else more * weights[rows]
         X, targets, most = rows_at(X, rows), targets[rows], n
+    n_drawn = min(X.shape[0], most)
     X, Y, w = _subsample(X, targets, weights, rng, most, labels)
     if len(w) < TOO_FEW_ROWS:
         return kernel.bandwidth
+    # That of all distinct rows suits any number of them (`auto_ridge`).
+    c = None if alpha is None else alpha * n * len(w) / n_drawn
     bandwidths = kernel.bandwidth * FACTORS
     kernels = [replace(kernel, bandwidth=float(s)) for s in bandwidths]
     single = (X.dtype if dtype is None else dtype).itemsize < 8
@@ -81,12 +84,12 @@ def auto_bandwidth(
         some = slice(0, s + judges or _MOST_LEFT_OUT)
         X, Y, w = X[some], Y[some], w[some] / w[some].mean()
     if s and found is None:
-        errors, gains = _errors_of_others(kernels, X, Y, w, s, alpha, single)
+        errors, gains = _errors_of_others(kernels, X, Y, w, s, c, single)
     else:
         errors = np.full((len(kernels), len(w)), np.inf)
         for i, one in enumerate(kernels):
             with suppress(ValueError):  # too narrow for this size and data type
-                errors[i] = least_errors(one(X), Y, w, alpha, single)
+                errors[i] = least_errors(one(X), Y, w, c, single)
     means = errors.mean(axis=1) * gains
     usable = np.isfinite(means)
     if not usable.any():
@@ -175,7 +178,7 @@ def _sample_of_rare_classes(targets, s, rng):
     return rows, (counts / drawn)[codes[rows]]
 
 
-def _errors_of_others(kernels, X, Y, w, s, alpha, single):
+def _errors_of_others(kernels, X, Y, w, s, c, single):
     """Return the errors of rows without the first s, which are fitted, and the gains.
 
     A row of the errors, and a gain, is that of a kernel. The penalty is the best one of
@@ -198,8 +201,8 @@ def _errors_of_others(kernels, X, Y, w, s, alpha, single):
         F *= root.T
 
         def parts(m, A=A, F=F, size=size):
-            penalty = {"c": None if alpha is None else alpha * m}
-            penalty["least"] = LEAST_OF_EPOCHS * m * size if single else 0.0
+            least = LEAST_OF_EPOCHS * m * size if single else 0.0
+            penalty = {"c": c, "least": least}
             return ((A[:m, :m], b[:m]), F[:, :m], Y[s:], w[s:], size), penalty
 
         few, penalty = parts(half)

@@ -199,8 +199,8 @@ def _eigenvectors(K, w, factor=1.0):
     return xp.where(xp.abs(values) > rounding, values, xp.zeros_like(values)), U
 
 
-def least_errors(K, y, weights, alpha=None, single=False):
-    """Return the squared errors of rows left out with alpha or the best penalty, (m,).
+def least_errors(K, y, weights, c=None, single=False):
+    """Return the squared errors of rows left out with the best penalty or c, (m,).
 
     Epochs in `single` precision do not resolve the least penalties.
 
@@ -211,9 +211,8 @@ def least_errors(K, y, weights, alpha=None, single=False):
     if not 0 < size < np.inf:
         return np.full(len(K), np.inf)
     values, U = _eigenvectors(K, weights)
-    c = size * _penalty(np.arange(_N_PENALTIES))
-    if alpha is not None:
-        c = np.array([max(alpha * len(K), c[0])])  # less is rounding
+    penalties = size * _penalty(np.arange(_N_PENALTIES))
+    c = penalties if c is None else np.array([max(c, penalties[0])])  # less is rounding
     if single:
         c = np.unique(np.maximum(c, LEAST_OF_EPOCHS * len(K) * size))
     c = c[values.min() + c > 0]
