@@ -8,12 +8,16 @@ ARGS ?=
 TORCH ?= torch
 # how many new tables `make fuzz` makes up for each of its tests
 EXAMPLES ?= 200
+# threads of each process of `make test`
+THREADS ?= 1
 # the CUDA version of `make test-gpu`: 12 or 13
 CUDA ?= 12
 
 BIN = .venv/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TEST = SCIPY_ARRAY_API=1 $(BIN)/python -m pytest
+# a process for each core, with THREADS threads in each: more than one share the cores
+ON_ALL_CORES = OMP_NUM_THREADS=$(THREADS) $(TEST) -n auto
 
 .PHONY: help demo test fuzz test-oldest test-gpu torch types lint format examples docs-check \
   docs linkcheck clean
@@ -39,10 +43,10 @@ demo: .venv/.stamp-plot
 	$(BIN)/python examples/demo.py $(ARGS)
 
 test: .venv/.stamp-test
-	$(TEST) -n auto $(ARGS)
+	$(ON_ALL_CORES) $(ARGS)
 
 fuzz: .venv/.stamp-test
-	EIGENKERN_FUZZ_EXAMPLES=$(EXAMPLES) $(TEST) tests/test_fuzz.py -n auto $(ARGS)
+	EIGENKERN_FUZZ_EXAMPLES=$(EXAMPLES) $(ON_ALL_CORES) tests/test_fuzz.py $(ARGS)
 
 test-gpu: .venv/.stamp-test .venv/.stamp-cuda$(CUDA)
 	$(TEST) -m gpu $(ARGS)
