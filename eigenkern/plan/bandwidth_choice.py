@@ -47,14 +47,13 @@ def auto_bandwidth(
     `kernel.bandwidth`, each with the best of all penalties that epochs in `dtype`
     (None: that of X) resolve, or all with alpha. At most 300 rows are left out one by
     one. Of more than 1500 distinct rows, a fifth, at most 1500, is fitted, and twice as
-    many others judge, at most 1500. More rows see finer detail: a power of the factor
-    by which the error fell from half of the fitted rows is applied again. A model on
-    `n_centers` counts as one of twice as many rows, if there are more. Of the
-    bandwidths whose error exceeds the smallest by no more than a standard error of the
-    difference, the one nearest to `kernel.bandwidth` is chosen. Equal rows are left out
-    together, as one row with the mean of their targets: otherwise a copy would reveal
-    the target to a narrow kernel. With `labels`, of which one is rare, 600 rows are
-    left out one by one, half of them of all classes alike.
+    many others judge, at most 1500. A model on `n_centers` counts as one of twice as
+    many rows, if there are more. Of the bandwidths whose error exceeds the smallest by
+    no more than a standard error of the difference, the one nearest to
+    `kernel.bandwidth` is chosen. Equal rows are left out together, as one row with the
+    mean of their targets: otherwise a copy would reveal the target to a narrow kernel.
+    With `labels`, of which one is rare, 600 rows are left out one by one, half of them
+    of all classes alike.
 
     The targets, (n, l), are on the host, the weights positive or None. The bandwidth is
     that of the kernel if there are fewer than 20 distinct rows or no error is finite.
@@ -77,20 +76,20 @@ def auto_bandwidth(
     bandwidths = kernel.bandwidth * FACTORS
     kernels = [replace(kernel, bandwidth=float(s)) for s in bandwidths]
     single = (X.dtype if dtype is None else dtype).itemsize < 8
-    X, gains = X.astype(np.float64), np.ones(len(kernels))
+    X = X.astype(np.float64)
     if found is None:
         n_distinct = n * len(w) // min(n, most)
         s, judges = n_fitted_and_judges(n_distinct, n_centers)
         some = slice(0, s + judges or _MOST_LEFT_OUT)
         X, Y, w = X[some], Y[some], w[some] / w[some].mean()
     if s and found is None:
-        errors, gains = _errors_of_others(kernels, X, Y, w, s, c, single)
+        errors = _errors_of_others(kernels, X, Y, w, s, c, single)
     else:
         errors = np.full((len(kernels), len(w)), np.inf)
         for i, one in enumerate(kernels):
             with suppress(ValueError):  # too narrow for this size and data type
                 errors[i] = least_errors(one(X), Y, w, c, single)
-    means = errors.mean(axis=1) * gains
+    means = errors.mean(axis=1)
     usable = np.isfinite(means)
     if not usable.any():
         return kernel.bandwidth
@@ -179,16 +178,14 @@ def _sample_of_rare_classes(targets, s, rng):
 
 
 def _errors_of_others(kernels, X, Y, w, s, c, single):
-    """Return the errors of rows without the first s, which are fitted, and the gains.
+    """Return the errors of rows without the first s, which are fitted, by each kernel.
 
-    A row of the errors, and a gain, is that of a kernel. The penalty is the best one of
-    half of the s rows, unless these see little, and the gain is the factor by which the
-    error fell, to a power.
+    The penalty is the best one of half of the s rows, unless these see little.
     """
     root, half, place = np.sqrt(w[:s])[:, None], s // 2, None
     b = root * Y[:s]
     of_mean = np.mean(w[s:] * np.sum(Y[s:] ** 2, axis=1))
-    errors, gains = np.full((len(kernels), len(w) - s), np.inf), np.ones(len(kernels))
+    errors = np.full((len(kernels), len(w) - s), np.inf)
     for i, kernel in enumerate(kernels):
         try:
             K, F = kernel(X[:s]), kernel(X[s:], X[:s])
@@ -212,10 +209,4 @@ def _errors_of_others(kernels, X, Y, w, s, c, single):
             errors[i], _ = least_errors_of_others(*all_rows, place, **penalty)
         else:
             errors[i] = errors_of_others(*all_rows, place, **penalty)
-        after, before = errors[i].mean(), before.mean()
-        if 0 < after < before < np.inf:
-            # To all rows the error is expected to fall by this power of the factor by
-            # which it fell here. With 1.5 laplacian errors on the sets at `FACTORS`
-            # are 1.080 times the best (benchmarks/bandwidth.py --grid).
-            gains[i] = (after / before) ** 0.5
-    return errors, gains
+    return errors
