@@ -281,9 +281,10 @@ class MetricProblem:
                     "and y_val"
                 )
         except ValueError:
-            if n >= 20:
+            groups = self._train.groups
+            if n >= 20 and (groups is None or len(np.unique(groups)) < n):
                 raise
-            return False  # a metric need not be learned from so few
+            return False  # a metric need not be learned from so few, or single ones
         scored, self._train = self._train.take(held_out), self._train.take(train)
         self._validation = scored.X, scored.targets, scored.weights
         return True

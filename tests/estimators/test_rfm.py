@@ -222,6 +222,16 @@ def test_fits_obey_the_plan(two_of_ten, monkeypatch):
             assert getattr(found, name) == getattr(told, name)
 
 
+@pytest.mark.filterwarnings("ignore:The number of unique classes")
+@pytest.mark.parametrize("n", [5, 40])
+def test_classes_of_one_row_each(n, rng):
+    """No row can be held out, and the plain kernel is fitted."""
+    X, names = rng.standard_normal((n, 2)), np.arange(n)
+    model = RFMClassifier(random_state=0).fit(X, names)
+    assert model.metric_kind_ is None
+    assert_array_equal(model.predict(X), names)
+
+
 @both_kinds
 def test_a_softer_metric(metric, two_of_ten, monkeypatch):
     X, y, _, _ = two_of_ten
