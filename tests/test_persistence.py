@@ -16,6 +16,8 @@ from eigenkern import (
     LinearEigenProClassifier,
     NystromClassifier,
     NystromRegressor,
+    RFMClassifier,
+    RFMRegressor,
 )
 from eigenkern.kernels import Gaussian
 
@@ -29,7 +31,8 @@ PARTS = {
     "eigenkern.fitting.error_bars.ErrorBars",  # a dataclass of arrays and a kernel
     *(f"eigenkern.estimators.tables.{name}" for name in ("Columns", "Preparation")),
     # In scikit-learn's transformers, of which a column transformer is made.
-    *(f"eigenkern.estimators.tables.{name}" for name in ("as_numbers", "as_levels")),
+    "eigenkern.estimators.tables.as_numbers",
+    "eigenkern.rows.frames.as_levels",
     "eigenkern.estimators.tables.smoothly_clipped",
     "numpy.dtype",
 }
@@ -92,6 +95,31 @@ def test_every_estimator(model, rng):
 def test_other_attributes(model, rng):
     X, y = data(rng, model)
     assert_round_trip(model.fit(X, y), X)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+@pytest.mark.parametrize("model", [RFMRegressor, RFMClassifier])
+def test_tables(model, library, rng):
+    pandas, frames = (pytest.importorskip(name) for name in ("pandas", library))
+    n = 120
+    X = pandas.DataFrame(
+        {
+            "size": rng.standard_normal(n),
+            "age": np.where(rng.random(n) < 0.2, np.nan, rng.random(n)),
+            "fuel": rng.choice(["gas", "oil", None], n),
+            "town": pandas.Categorical([f"t{i % 40}" for i in range(n)]),
+        }
+    )
+    y = X["size"] + (X["fuel"] == "gas")
+    if model is RFMClassifier:
+        y = np.where(y > 0, "high", "low")
+    model = model(max_rounds=1, random_state=0)
+    for columns in (["size", "age"], list(X.columns)):
+        table = X[columns] if library == "pandas" else frames.from_pandas(X[columns])
+        assert_round_trip(model.fit(table, y), table)
+        assert_array_equal(
+            pickle.loads(pickle.dumps(model)).predict(table), model.predict(table)
+        )
 
 
 @pytest.mark.parametrize(

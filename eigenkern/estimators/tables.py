@@ -254,7 +254,7 @@ class Preparation:
         categories = columns.categories
         numbers = [j for j in range(d) if j not in categories]
         head, columns.head = columns.head, None
-        self._head = rows[:1] if head is None else head
+        head = rows[:1] if head is None else head
         N = np.empty((X.shape[0], 0))
         if numbers:
             N = as_numbers(columns_at(rows, numbers))
@@ -280,11 +280,11 @@ class Preparation:
         self._scalers = {}
         if numbers:
             fill = SimpleImputer(strategy="median").fit(N[first])
-            self._add("numbers", as_numbers, [("fill", fill)], numbers)
+            self._add("numbers", as_numbers, [("fill", fill)], head, numbers)
             self._fit_scalers(N[first], scalings)
         if gaps[used].any():
             mark = MissingIndicator(error_on_new=False).fit(N[first])
-            self._add("gaps", as_numbers, [("mark", mark)], numbers)
+            self._add("gaps", as_numbers, [("mark", mark)], head, numbers)
             sources += [numbers[j] for j in mark.features_]
         narrow = [j for j, n in enumerate(n_levels) if n <= _NARROW]
         wide = [j for j, n in enumerate(n_levels) if n > _NARROW]
@@ -299,7 +299,7 @@ class Preparation:
                 dtype=np.float32,
             ).fit(L[first][:, narrow])
             places = [categories[j] for j in narrow]
-            self._add("levels", as_levels, [("encode", encoder)], places)
+            self._add("levels", as_levels, [("encode", encoder)], head, places)
             for name in encoder.get_feature_names_out(
                 [str(categories[j]) for j in narrow]
             ):
@@ -311,7 +311,7 @@ class Preparation:
             found.append(deviations.transform(encodings))
             steps = [("encode", encoder), ("scale", deviations)]
             name = "wide" if len(outputs) == 1 else f"wide{output}"
-            self._add(name, as_levels, steps, places)
+            self._add(name, as_levels, steps, head, places)
             sources += np.repeat(places, encodings.shape[1] // len(places)).tolist()
         encodings = np.hstack(found) if found else None
         self.sources = np.array(sources, dtype=np.int64)
@@ -319,14 +319,19 @@ class Preparation:
             raise ValueError(
                 "X must have a column with values; got gaps only, in rows with weight"
             )
+        # Fitted here, because files of skops hold no DataFrame to fit them to later.
+        self._unscaled = self._with_scaling(None).fit(head)
+        self._preprocessors = {
+            name: self._with_scaling(name).fit(head) for name in self._scalers
+        }
         if self.n_numbers < d or gaps.any() or categories:
             X = self.encoded(X, encodings)
         return X
 
-    def _add(self, name, function, steps, columns):
+    def _add(self, name, function, steps, head, columns):
         """Add a part of the preprocessor, of transformers that are fitted."""
         convert = FunctionTransformer(function, feature_names_out="one-to-one")
-        convert.fit(columns_at(self._head, columns))
+        convert.fit(columns_at(head, columns))
         steps = Pipeline([("convert", convert), *steps])
         self._parts.append((name, steps, columns))
 
@@ -356,16 +361,18 @@ class Preparation:
                 random_state=0,
             ).fit(N)
 
-    @config_context(transform_output="default")
     def preprocessor(self, scaling):
         """Return the fitted `ColumnTransformer` with a scaling of the numbers."""
+        return self._preprocessors.get(scaling, self._unscaled)
+
+    def _with_scaling(self, scaling):
         parts = []
         for name, steps, columns in self._parts:
             scaler = self._scalers.get(scaling)
             if name == "numbers" and scaler is not None:
                 steps = Pipeline([*steps.steps, ("scale", scaler)])
             parts.append((name, FrozenEstimator(steps), columns))
-        return ColumnTransformer(parts).fit(self._head)
+        return ColumnTransformer(parts)
 
     def encoded(self, X, encodings=None):
         """Return rows as numbers, not scaled; `encodings` are those of fit."""
