@@ -857,6 +857,8 @@ class _RecursiveFeatureMachine(
         X = self._preparation.fit(self._columns, data, scalings)
         if data.validation is not None:
             X_val, *others = data.validation
+            if isinstance(X_val, FrameRows):
+                self._columns.check(X_val.frame)
             X_val = self._preparation.encoded(X_val)
             data = replace(data, validation=(X_val, *others))
         return data if X is data.X else replace(data, X=X)  # with known ranks

@@ -9,7 +9,6 @@ from sklearn import config_context
 from sklearn.compose import ColumnTransformer
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import MissingIndicator, SimpleImputer
-from sklearn.model_selection import PredefinedSplit
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
@@ -37,6 +36,7 @@ from ..rows.frames import (
     first_row,
     is_frame,
     kinds_of_columns,
+    kinds_of_levels,
 )
 
 # Levels up to which a category becomes a column for each. Errors with 30 and 300, means
@@ -99,6 +99,7 @@ class Columns:
             found = _indices(categorical_features, self._names, d)
         self.categories = found
         self.texts = [j for j in found if kinds and kinds[j] == TEXTS]
+        self._of_levels = []
         for j, kind in enumerate(kinds):
             if kind != NUMBERS and j not in found:
                 raise ValueError(self._refused(j, kind))
@@ -133,22 +134,26 @@ class Columns:
             )
         return FrameRows(X)
 
+    def as_text(self, levels):
+        """Return which categories become text in all rows, by the levels in fit."""
+        self._of_levels = kinds_of_levels(levels)
+        return [kind != NUMBERS for kind in self._of_levels]
+
     def check(self, frame):
         """Raise a ValueError if a column that held numbers or text does so no more.
 
-        Text may have become categories, or gaps alone, which count as numbers.
+        Text and numbers may have become categories, or gaps alone.
         """
+        as_they_are = [False] * len(self.categories)
+        levels = as_levels(columns_at(frame, self.categories), as_they_are)
+        of_levels = dict(zip(self.categories, self._of_levels, strict=True))
+        now = dict(zip(self.categories, kinds_of_levels(levels), strict=True))
         for j, kind in enumerate(kinds_of_columns(frame)):
-            right = None
-            if kind != NUMBERS and j not in self.categories:
-                right = NUMBERS
-            elif kind == NUMBERS and j in self.texts:
-                gaps = np.isnan(as_numbers(columns_at(frame, [j])))
-                right = None if gaps.all() else TEXTS
-            if right is not None:
+            right, found = of_levels.get(j, NUMBERS), now.get(j, kind)
+            if right in (TEXTS, NUMBERS) and found not in (right, None):
                 raise ValueError(
                     f"column {self.name_of(j)} of X must hold {right}, as in fit; "
-                    f"got {kind}"
+                    f"got {found if kind == CATEGORIES else kind}"
                 )
 
 
@@ -262,7 +267,11 @@ class Preparation:
         held = ~gaps[used].all(axis=0)
         numbers = np.compress(held, numbers).tolist()
         N, gaps = N[:, held], gaps[:, held]
-        L = as_levels(columns_at(rows, categories)) if categories else N[:, :0]
+        L, as_text = N[:, :0], []
+        if categories:
+            L = as_levels(columns_at(rows, categories), [False] * len(categories))
+            as_text = columns.as_text(L[used])
+            L = as_levels(L, as_text)
         codes = np.zeros((X.shape[0], 0))
         if categories:
             ordinal = OrdinalEncoder(
@@ -299,19 +308,23 @@ class Preparation:
                 dtype=np.float32,
             ).fit(L[first][:, narrow])
             places = [categories[j] for j in narrow]
-            self._add("levels", as_levels, [("encode", encoder)], head, places)
+            own = {"as_text": [as_text[j] for j in narrow]}
+            self._add("levels", as_levels, [("encode", encoder)], head, places, own)
             for name in encoder.get_feature_names_out(
                 [str(categories[j]) for j in narrow]
             ):
                 sources.append(int(name.partition("_")[0]))
         found, places = [], [categories[j] for j in wide]
         for output in outputs if wide else ():
-            encoder, encodings = _by_targets(raw, used, L[:, wide], output)
+            encoder, encodings = _by_targets(
+                raw, used, L[:, wide], codes[:, wide], output
+            )
             deviations = StandardScaler().fit(encoder.transform(L[first][:, wide]))
             found.append(deviations.transform(encodings))
             steps = [("encode", encoder), ("scale", deviations)]
             name = "wide" if len(outputs) == 1 else f"wide{output}"
-            self._add(name, as_levels, steps, head, places)
+            own = {"as_text": [as_text[j] for j in wide]}
+            self._add(name, as_levels, steps, head, places, own)
             sources += np.repeat(places, encodings.shape[1] // len(places)).tolist()
         encodings = np.hstack(found) if found else None
         self.sources = np.array(sources, dtype=np.int64)
@@ -328,9 +341,11 @@ class Preparation:
             X = self.encoded(X, encodings)
         return X
 
-    def _add(self, name, function, steps, head, columns):
+    def _add(self, name, function, steps, head, columns, options=None):
         """Add a part of the preprocessor, of transformers that are fitted."""
-        convert = FunctionTransformer(function, feature_names_out="one-to-one")
+        convert = FunctionTransformer(
+            function, kw_args=options, feature_names_out="one-to-one"
+        )
         convert.fit(columns_at(head, columns))
         steps = Pipeline([("convert", convert), *steps])
         self._parts.append((name, steps, columns))
@@ -497,35 +512,68 @@ def prepared(preprocessor, X):
     return np.ascontiguousarray(Z, dtype=dtype)
 
 
-def _by_targets(data, used, L, output=0):
+def _by_targets(data, used, L, codes, output=0):
     """Return an encoder of levels by their mean targets, and those of all rows.
 
-    For labels the targets are the classes, whatever the output.
-
-    Those of a row come from other rows; equal rows are in the same of five folds.
-    Integer weights are numbers of rows, others are rounded to quarters of their mean.
+    For labels the targets are the classes, whatever the output. `codes` are those of
+    the levels in their order, -2 for gaps, which come last. Those of a row come from
+    other rows; equal rows are in the same of five folds.
     """
-    first, pair = data.distinct_with_targets(used)
-    w = np.bincount(pair, data.weights_of(used))
-    counts = np.rint(w)
-    if (counts != w).any() or w.sum() > 1e3 * len(w):
-        counts = np.maximum(np.rint(4.0 * w / w.mean()), 1.0)
-    counts = counts.astype(np.int64)
-    counts //= np.gcd.reduce(counts)
-    index = np.repeat(used[first], counts)
-    y, target_type = data.targets[:, output], "continuous"
+    y, target_type = data.targets[used, output], "continuous"
     if data.groups is not None:
-        y, target_type = data.groups, "binary"
-        if data.targets.shape[1] > 1:
-            target_type = "multiclass"
-    place = np.zeros(len(y), dtype=np.int64)
-    place[used] = data.distinct(used)[1]
-    folds = PredefinedSplit(place[index] % _FOLDS)
-    encoder = TargetEncoder(target_type=target_type, smooth=_SMOOTH, cv=folds)
-    own = encoder.fit_transform(L[index], y[index])
-    encoder.set_params(cv=_FOLDS)
-    of_set = np.zeros((place.max() + 1, own.shape[1]))
-    of_set[place[index]] = own
+        y = data.groups[used]
+        target_type = "multiclass" if len(np.unique(y)) > 2 else "binary"
+    encoder = TargetEncoder(target_type=target_type, smooth=_SMOOTH).fit(L[used], y)
+    # The encoder has no weights; these are its values with them.
+    Y, w = y[:, None], data.weights_of(used)
+    if data.groups is not None:
+        Y = y[:, None] == np.unique(y)[-1 if target_type == "binary" else 0 :]
+    smooth = _SMOOTH * _weight_of_a_row(data, used) / w.mean()
+    w = w / w.mean()
+    fold = data.distinct(used)[1] % _FOLDS
+    own, encoder.encodings_ = [], []
+    for levels, code in zip(encoder.categories_, codes[used].T, strict=True):
+        code = np.where(code < 0, len(levels) - 1, code).astype(np.int64)
+        means, mean = _mean_targets(code, len(levels), Y, w, smooth)
+        encoder.encodings_ += list(means.T)
+        encoder.target_mean_ = mean if target_type == "multiclass" else mean[0]
+        of_others = np.empty((len(used), Y.shape[1]))
+        for one in range(_FOLDS):
+            inside = fold == one
+            others = code[~inside], len(levels), Y[~inside], w[~inside]
+            of_others[inside] = _mean_targets(*others, smooth)[0][code[inside]]
+        own.append(of_others)
     encodings = encoder.transform(L)
-    encodings[used] = of_set[place[used]]
+    encodings[used] = np.hstack(own)
     return encoder, encodings
+
+
+def _mean_targets(code, n_levels, Y, w, smooth):
+    """Return the mean targets of levels, (n_levels, l), and of all rows, (l,)."""
+    mean = np.average(Y, weights=w, axis=0)
+    sums = [np.bincount(code, w * y, minlength=n_levels) for y in Y.T]
+    total = np.bincount(code, w, minlength=n_levels)[:, None]
+    return (np.stack(sums, axis=1) + smooth * mean) / (total + smooth), mean
+
+
+def _weight_of_a_row(data, rows):
+    """Return the weight that counts as one row.
+
+    Weights may be numbers of rows, times a constant: it is the largest number of which
+    all are multiples. If that is tiny, they are not, and it is their mean. Weights of
+    classes say nothing of the number of rows.
+    """
+    pair = data.distinct_with_targets(rows)[1]
+    w, own = (
+        np.bincount(pair, weights)
+        for weights in (data.weights_of(rows), data.own_weights_of(rows))
+    )
+    unit = own.min()
+    while unit > own.mean() / 1e3:
+        rest = np.abs(own / unit - np.rint(own / unit))
+        if rest.max() < 1e-3:
+            break
+        unit *= rest[rest >= 1e-3].min()
+    else:
+        unit = own.mean()
+    return unit * w.sum() / own.sum()

@@ -1,10 +1,13 @@
 """DataFrames of pandas and polars: what their columns hold, as arrays."""
 
+from numbers import Number
+
 import numpy as np
 
 from ..arrays.array import namespace
 
 NUMBERS, TEXTS, CATEGORIES, DATES = "numbers", "text", "categories", "dates or times"
+MIXED = "text and numbers"
 # What `infer_dtype` of pandas says of columns of Python objects.
 _OF_OBJECTS = {
     **dict.fromkeys(["boolean", "integer", "floating", "decimal", "empty"], NUMBERS),
@@ -13,7 +16,7 @@ _OF_OBJECTS = {
     "categorical": CATEGORIES,
     **dict.fromkeys(["datetime", "datetime64", "date", "time"], DATES),
     **dict.fromkeys(["timedelta", "timedelta64", "period"], DATES),
-    "mixed-integer": "text and numbers",
+    "mixed-integer": MIXED,
     "mixed": "objects that are neither numbers nor text",
 }
 
@@ -88,26 +91,45 @@ def _kind_of_polars(column):
     return TEXTS if kind == "String" else f"the data type {dtype}"
 
 
-def as_levels(X):
-    """Return columns of categories as an array of objects: numbers, text, or NaN."""
+def as_levels(X, as_text=None):
+    """Return columns of categories as an array of objects: numbers, text, or NaN.
+
+    `as_text` says of each column whether its levels become text; None: those that hold
+    anything but numbers.
+    """
     columns = columns_of(X)
     levels = np.empty((len(columns), X.shape[0]), dtype=object)
     for own, column in zip(levels, columns, strict=True):
         own[:] = _levels(column)
+    if as_text is None:
+        as_text = [kind != NUMBERS for kind in kinds_of_levels(levels.T)]
+    for own, becomes_text in zip(levels, as_text, strict=True):
+        if becomes_text:
+            own[:] = [_as_text(level) for level in own]
     return levels.T
+
+
+def kinds_of_levels(levels):
+    """Return whether columns hold numbers, text, or else both; None: gaps alone."""
+    return [_kind_of_types(set(map(type, own[own == own]))) for own in levels.T]
+
+
+def _kind_of_types(types):
+    for kind, of_kind in ((TEXTS, str), (NUMBERS, (Number, np.bool_))):
+        if types and all(issubclass(one, of_kind) for one in types):
+            return kind
+    return MIXED if types else None
 
 
 def _levels(column):
     if hasattr(column, "cat") and hasattr(column.cat, "codes"):  # of pandas
         codes = column.cat.codes.to_numpy()
         known = np.empty(len(column.cat.categories) + 1, dtype=object)
-        known[:-1] = _as_text_or_numbers(np.asarray(column.cat.categories, object))
+        known[:-1] = np.asarray(column.cat.categories, dtype=object)
         known[-1] = np.nan
         return known[codes]
     values = np.array(column, dtype=object)
-    gaps = _is_gap(column)
-    values[gaps] = np.nan
-    values[~gaps] = _as_text_or_numbers(values[~gaps])
+    values[_is_gap(column)] = np.nan
     return values
 
 
@@ -122,12 +144,13 @@ def _is_gap(column):
     return np.zeros(len(values), dtype=bool)
 
 
-def _as_text_or_numbers(values):
-    """Return levels as they are if all are text or all are numbers, or else as text."""
-    for kind in (str, (int, float, np.number, np.bool_)):
-        if all(isinstance(value, kind) for value in values):
-            return values
-    return [str(value) for value in values]
+def _as_text(level):
+    """Return a level as text; a gap stays, and 1.0 is the same as 1."""
+    if isinstance(level, str) or level != level:
+        return level
+    if isinstance(level, float | np.floating) and float(level).is_integer():
+        level = int(level)
+    return str(level)
 
 
 def columns_at(X, index):

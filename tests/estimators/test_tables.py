@@ -185,6 +185,9 @@ def test_a_wide_category_of_three_classes(table):
         f"wide__town_{k}" for k in range(3)
     ]
     assert model.feature_importances_.shape == (5,)
+    model.fit(X, labels, (labels > 0).astype(float))
+    assert "wide__town" in model.preprocessor_.get_feature_names_out()
+    assert set(model.predict(X[:50])) <= {1, 2}
 
 
 def test_unknown_levels_and_new_gaps(table):
@@ -331,6 +334,48 @@ def test_other_columns_at_prediction(table):
         machine().predict(X)
 
 
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+@pytest.mark.parametrize("as_category", [False, True])
+def test_levels_that_were_numbers_or_text_stay_so(library, as_category, rng):
+    frames = pytest.importorskip(library)
+    codes = rng.integers(0, 4, 200)
+    numbers, text = (frames.DataFrame({"k": one}) for one in (codes, codes.astype(str)))
+    later = text
+    if as_category:
+        dtype = "category" if library == "pandas" else frames.Categorical
+        later = text.cast(dtype) if library == "polars" else text.astype(dtype)
+    model = machine(categorical_features=["k"])
+    expected = model.fit(numbers, codes % 2).predict(numbers)
+    with pytest.raises(
+        ValueError, match=r"'k' of X must hold numbers, as in fit.*text"
+    ):
+        model.predict(later)
+    with pytest.raises(
+        ValueError, match=r"'k' of X must hold numbers, as in fit.*text"
+    ):
+        model.fit(numbers, codes % 2, X_val=later, y_val=codes % 2)
+    assert_allclose(model.fit(later, codes % 2).predict(text), expected, rtol=1e-12)
+    with pytest.raises(
+        ValueError, match=r"'k' of X must hold text, as in fit.*numbers"
+    ):
+        model.predict(numbers)
+
+
+@pytest.mark.parametrize("n_levels", [4, 40])
+def test_levels_of_text_and_numbers_are_the_same_in_any_rows(n_levels, rng):
+    levels = np.array([1, 2.0, "other", True, *range(5, n_levels + 1)], dtype=object)
+    code = rng.integers(0, n_levels, 300)
+    X = pd.DataFrame({"k": levels[code], "x": rng.standard_normal(300)})
+    model = machine(categorical_features=["k"]).fit(X, code % 2)
+    expected = model.predict(X)
+    assert model.score(X, code % 2) > 0.8
+    one_by_one = [model.predict(X[i : i + 1]).item() for i in range(300)]
+    assert_allclose(one_by_one, expected, atol=1e-6)
+    for i in range(40):  # numbers in a column of floats, because of a gap
+        row = pd.DataFrame({"k": [X["k"][i], None], "x": X["x"][i]})
+        assert model.predict(row)[0] == pytest.approx(expected[i], abs=1e-6)
+
+
 def test_names_that_are_no_text(table):
     X, y = table
     expected = machine().fit(X, y).predict(X)
@@ -469,6 +514,53 @@ def test_weights_are_numbers_of_rows(table):
     other.loc[counts == 0, "size"] = 1e9
     same = clone(model).fit(other, y, counts)
     assert_allclose(same.predict(X), weighted.predict(X), rtol=1e-6)
+
+
+@pytest.mark.parametrize("n_classes", [None, 2, 3])
+def test_the_unit_of_weights_does_not_matter_to_wide_categories(n_classes, table):
+    X, y = table
+    X = X[["town", "age"]]
+    estimator = EigenProRegressor("gaussian", alpha=1e-3, random_state=0)
+    model = machine(estimator=estimator)
+    if n_classes:
+        y = np.digitize(y, np.quantile(y, np.arange(1, n_classes) / n_classes))
+        estimator = EigenProClassifier("gaussian", alpha=1e-3, random_state=0)
+        model = RFMClassifier(estimator, max_rounds=0, random_state=0)
+
+    def columns(rows, *weights):
+        model.fit(X.iloc[rows], y[rows], *weights)
+        return prepared(model, X), model.predict(X)
+
+    all_rows, counts = np.arange(400), 1 + np.arange(400) % 3
+    expected = columns(np.repeat(all_rows, counts))
+    for unit in (1.0, 0.5, 0.37, 7.0):
+        found = columns(all_rows, unit * counts)
+        assert_allclose(found[0], expected[0], rtol=1e-9, atol=1e-9)
+        assert_allclose(found[1], expected[1], rtol=1e-6, atol=1e-6)
+    assert np.abs(columns(all_rows)[0] - expected[0]).max() > 0.01
+    # Weights that are no numbers of rows.
+    weights = np.random.default_rng(0).uniform(0.1, 1.0, 400)
+    expected = columns(all_rows, weights)[0]
+    assert_allclose(columns(all_rows, 7.0 * weights)[0], expected, rtol=1e-9)
+
+
+def test_class_weights_are_no_numbers_of_rows(table):
+    X, y = table
+    X, label = X[["town", "age"]], (y > np.quantile(y, 0.9)).astype(int)
+    model = RFMClassifier(
+        EigenProClassifier("gaussian", random_state=0),
+        class_weight={0: 1.0, 1: 50.0},
+        max_rounds=0,
+        random_state=0,
+    ).fit(X, label)
+    w = np.where(label == 1, 50.0, 1.0)
+    prior, smooth = np.average(label, weights=w), 10.0 * w.mean()
+    frame = pd.DataFrame({"town": X["town"].astype(str), "w": w, "wy": w * label})
+    sums = frame.groupby("town").sum()
+    expected = (sums["wy"] + smooth * prior) / (sums["w"] + smooth)
+    encoder = model.preprocessor_.named_transformers_["wide"].estimator["encode"]
+    assert_array_equal(encoder.categories_[0], sums.index)
+    assert_allclose(encoder.encodings_[0], expected)
 
 
 def test_given_rows_judge(table):
