@@ -40,7 +40,7 @@ def estimate(
     n_outputs : int, default=1
         Columns of y. For a classifier: 1 for two classes, their number for more. The
         quantiles of a `DSGRegressor` are counted by themselves.
-    dtype : {"float32", "float64"}, default="float64"
+    dtype : {"float32", "float64"} or data type of NumPy, default="float64"
         Data type of X. Matrices in float32 take half the memory.
 
     Returns
@@ -82,7 +82,11 @@ def estimate(
     check_number("n_samples", n_samples, 2, integer=True)
     check_number("n_features", n_features, 1, integer=True)
     check_number("n_outputs", n_outputs, 1, integer=True)
-    if dtype not in ("float32", "float64"):
+    try:
+        found = np.dtype(dtype)
+    except (TypeError, ValueError):
+        found = None
+    if dtype is None or found not in (np.float32, np.float64):
         raise ValueError(f"dtype must be 'float32' or 'float64'; got {dtype!r}")
     if estimator.device not in ("auto", "cpu"):
         raise ValueError(
@@ -93,5 +97,5 @@ def estimate(
     n, d = int(n_samples), int(n_features)
     if is_precomputed(estimator):
         d = n
-    X = np.broadcast_to(np.zeros((), dtype), (n, d))
+    X = np.broadcast_to(np.zeros((), found), (n, d))
     return plan_of(estimator, X, int(n_outputs))

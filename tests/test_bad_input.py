@@ -1,17 +1,22 @@
 """Bad input: errors name the parameter, its value and what would be right."""
 
 import re
+from io import StringIO
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from sklearn.base import clone
+from sklearn.metrics.pairwise import rbf_kernel
 
 import eigenkern
 from eigenkern import (
     EigenProClassifier,
     EigenProRegressor,
+    KernelNoveltyDetector,
+    LinearEigenProRegressor,
     NystromRegressor,
+    RBFNetworkFeatures,
     RFMClassifier,
     RFMRegressor,
 )
@@ -48,6 +53,10 @@ BAD_PARAMETERS = [
     (
         {"kernel": Gaussian(2.0), "bandwidth": 3.0},
         r"bandwidth must be left at its default with kernel=Gaussian\(.*; got 3.0",
+    ),
+    (
+        {"kernel": rbf_kernel, "bandwidth": 3.0},
+        "bandwidth must be left at its default with kernel=.*a function .*; got 3.0",
     ),
     (
         {"kernel": Gaussian(2.0), "bandwidth": "scale"},
@@ -241,6 +250,43 @@ def test_data_that_are_not_finite(value, cls, three_classes, no_work):
     y[3] = value
     with pytest.raises(ValueError, match=r"Input y contains (NaN|infinity)"):
         cls().fit(three_classes[0], y)
+
+
+@pytest.mark.parametrize("cls", [RFMRegressor, LinearEigenProRegressor])
+@pytest.mark.parametrize("kind", ["list", "array", "Series", "DataFrame"])
+def test_labels_of_a_regressor(cls, kind, three_classes):
+    X, as_text = three_classes[0], {"list": list, "array": np.array}.get(kind)
+    if as_text is None:
+        as_text = getattr(pytest.importorskip("pandas"), kind)
+    classifier = cls.__name__.replace("Regressor", "Classifier")
+    message = f"^y must hold numbers: .*'no'.*. To learn labels take {classifier}$"
+    with pytest.raises(ValueError, match=message):
+        cls().fit(X, as_text(["no"] * len(X)))
+    if cls is LinearEigenProRegressor:  # numbers as text are numbers
+        numbers = [str(value) for value in X[:, 0]]
+        assert cls().fit(X, as_text(numbers)).score(X, X[:, 0]) > 0.99
+
+
+@pytest.mark.parametrize("cls", [EigenProRegressor, RFMRegressor])
+def test_an_iterator_in_place_of_rows(cls, three_classes):
+    X, y = three_classes
+    pandas = pytest.importorskip("pandas")
+    for rows in (iter([X, X]), pandas.read_csv(StringIO("a,b\n1,2\n"), chunksize=1)):
+        with pytest.raises(
+            TypeError, match=r"X is an iterator: read it whole.*partial_fit"
+        ):
+            cls().fit(rows, y)
+
+
+@pytest.mark.parametrize("cls", [RBFNetworkFeatures, KernelNoveltyDetector])
+@pytest.mark.parametrize("kernel", [Gaussian(2.0), rbf_kernel])
+def test_a_second_bandwidth(cls, kernel, three_classes):
+    X = three_classes[0]
+    clone(cls(kernel=kernel)).fit(X)
+    with pytest.raises(
+        ValueError, match=r"bandwidth must be left at its default .*got 3"
+    ):
+        cls(kernel=kernel, bandwidth=3.0).fit(X)
 
 
 DATA = [

@@ -222,6 +222,13 @@ def test_work_grows_as_it_should():
     assert flops(50_000, **twice) / flops(50_000, **many) == pytest.approx(2, rel=0.1)
 
 
+def test_data_types_of_numpy():
+    for of_numpy, name in ((np.float32, "float32"), (np.dtype("f8"), "float64")):
+        found = estimate(EigenProRegressor(), 4000, 784, dtype=of_numpy)
+        expected = estimate(EigenProRegressor(), 4000, 784, dtype=name)
+        assert found.memory == expected.memory
+
+
 def test_single_precision_takes_half():
     model = EigenProRegressor(algorithm="eigenpro2", cache_size=3000)
     single, double = (
@@ -293,6 +300,11 @@ def test_table():
             "dtype",
             lambda: estimate(EigenProRegressor(), 9, 2, dtype="int8"),
             "dtype must be",
+        ),
+        (
+            "no dtype",
+            lambda: estimate(EigenProRegressor(), 9, 2, dtype=None),
+            "dtype must be 'float32' or 'float64'; got None",
         ),
         (
             "gpu",

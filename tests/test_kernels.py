@@ -383,6 +383,8 @@ def test_gamma_in_a_constructor_gets_a_hint(kernel):
 def test_gamma_is_positive(kernel, gamma):
     with pytest.raises(ValueError, match="gamma must be positive and finite; got"):
         kernel.from_gamma(gamma)
+    with pytest.raises(ValueError, match=r"got 'scale': .*bandwidth='scale' with ker"):
+        kernel.from_gamma("scale")
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6])

@@ -28,6 +28,7 @@ from ..fitting.validation import (
     all_or_nothing,
     check_centers,
     check_number,
+    check_one_bandwidth,
     check_rows,
     on_its_device,
     publish,
@@ -96,6 +97,7 @@ class FeatureMap(
         """
         check_bandwidth(self.bandwidth, targets=False)
         self._check_parameters()
+        check_one_bandwidth(self.kernel, self.bandwidth)
         X = validated(self, X, reset=True, ensure_min_samples=2)
         compute_device(self.device, X)
         publish(self, self._fitted(X, random_generator(self.random_state)))

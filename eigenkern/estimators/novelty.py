@@ -27,6 +27,7 @@ from ..fitting.planning import SHARE, rows_at_a_time
 from ..fitting.validation import (
     all_or_nothing,
     check_number,
+    check_one_bandwidth,
     check_rows,
     on_its_device,
     publish,
@@ -188,6 +189,7 @@ class KernelNoveltyDetector(Conveniences, OutlierMixin, BaseEstimator):
         """
         check_kernel(self.kernel, precomputed=False)
         check_bandwidth(self.bandwidth, targets=False)
+        check_one_bandwidth(self.kernel, self.bandwidth)
         check_number("n_centers", self.n_centers, 1, integer=True)
         check_number("contamination", self.contamination, 0, 0.5, open_low=True)
         X = validated(self, X, reset=True, ensure_min_samples=2)

@@ -34,6 +34,7 @@ from ..rows.frames import (
     columns_at,
     columns_of,
     first_row,
+    infinite_column,
     is_frame,
     kinds_of_columns,
     kinds_of_levels,
@@ -66,6 +67,9 @@ _LONG_TAILS = 1.5
 
 def as_numbers(X):
     """Return columns of numbers as an array of floats, with NaN for gaps."""
+    name = infinite_column(X) if is_frame(X) else None
+    if name is not None:
+        raise ValueError(f"Input X contains infinity, in column {name!r}")
     if is_frame(X) and not hasattr(X, "iloc"):  # polars
         columns = [column.to_numpy() for column in columns_of(X)]
         floats = {column.dtype for column in columns} == {np.dtype(np.float32)}
@@ -224,6 +228,7 @@ def _indices(given, names, d):
             raise ValueError(
                 f"categorical_features must name columns of X, of which there are {d}"
                 f"{'' if names is None else f': {names}'}; got {one!r}"
+                f"{', and integers are positions' * isinstance(one, Integral)}"
             )
     return sorted(set(indices))
 

@@ -29,7 +29,7 @@ from ..arrays.threads import restores_blas, single_threaded_blas
 from ..kernels import Kernel
 from ..plan.parameters import is_auto
 from ..problems.kernel_parameters import check_bandwidth, check_kernel
-from ..rows.frames import is_frame
+from ..rows.frames import infinite_column, is_frame
 from ..rows.input import (
     by_chunks,
     check_not_half,
@@ -152,13 +152,21 @@ def check_kernel_parameters(estimator):
     kernel, bandwidth = estimator.kernel, estimator.bandwidth
     check_kernel(kernel)
     check_bandwidth(bandwidth)
-    if isinstance(kernel, Kernel) and bandwidth not in ("auto", "median"):
-        raise ValueError(
-            f"bandwidth must be left at its default with kernel={kernel!r}, which has "
-            "its own: pass the kernel by name, or search over kernel__bandwidth; got "
-            f"{bandwidth!r}"
-        )
+    check_one_bandwidth(kernel, bandwidth)
     check_unless_auto("cache_size", estimator.cache_size, 0)
+
+
+def check_one_bandwidth(kernel, bandwidth):
+    """Raise a ValueError if `bandwidth` is set beside a kernel that has its own."""
+    if not callable(kernel) or bandwidth in ("auto", "median"):
+        return
+    own = "which has its own: pass the kernel by name, or search over kernel__bandwidth"
+    if not isinstance(kernel, Kernel):
+        own = "a function that does without: pass the kernel by name"
+    raise ValueError(
+        f"bandwidth must be left at its default with kernel={kernel!r}, {own}; got "
+        f"{bandwidth!r}"
+    )
 
 
 def check_method(centers, methods):
@@ -258,6 +266,8 @@ def validated(
     the features. The other options are those of `check_X_y`.
     """
     rows = lazy_rows(X)
+    if checks_of_y.get("y_numeric"):
+        _check_targets(estimator, y)
     if rows is None and estimator._takes_tables:
         rows = estimator._frame_rows(X, reset)
     if rows is None:
@@ -290,8 +300,35 @@ def validated(
     return rows, y
 
 
+def _check_targets(estimator, y):
+    """Raise a ValueError if the targets of a regressor are text without numbers."""
+    if isinstance(y, str) or is_dask(y) or not hasattr(y, "__len__"):
+        return
+    if is_array_api_obj(y) and not is_numpy_array(y):
+        return
+    try:
+        if getattr(getattr(y, "dtype", None), "kind", "O") in "OUT":
+            np.asarray(np.asarray(y), dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        if not str(error).startswith("could not convert string to float"):
+            return  # scikit-learn says it
+        classifier = type(estimator).__name__.replace("Regressor", "Classifier")
+        raise ValueError(
+            f"y must hold numbers: {error}. To learn labels take {classifier}"
+        ) from None
+
+
 def _advice(estimator, X, said):
     """Return what to do about text, gaps, a path or sparse rows, "" if nothing."""
+    if hasattr(X, "__next__"):
+        return (
+            ". X is an iterator: read it whole, such as by pandas.concat(X), or pass "
+            "its pieces one by one, in training to partial_fit of EigenPro*, "
+            "LinearEigenPro* or DSG*"
+        )
+    if "contains infinity" in said and is_frame(X):
+        name = infinite_column(X)
+        return f"\nIt is in column {name!r}" if name is not None else ""
     if said.startswith("Sparse data was passed"):
         return (
             "\nLinearEigenProRegressor and LinearEigenProClassifier of eigenkern take "

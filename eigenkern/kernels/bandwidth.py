@@ -48,7 +48,13 @@ def check_positive_bandwidth(value):
 def checked_gamma(gamma):
     """Return `gamma` as a float; raise a ValueError unless it is positive."""
     if not is_number(gamma) or not 0 < gamma < float("inf"):
-        raise ValueError(f"gamma must be positive and finite; got {gamma!r}")
+        advice = ""
+        if isinstance(gamma, str):
+            advice = (
+                ": what depends on X is the estimator's; gamma='scale' of SVC is "
+                "bandwidth='scale' with kernel='gaussian'"
+            )
+        raise ValueError(f"gamma must be positive and finite; got {gamma!r}{advice}")
     return float(gamma)
 
 

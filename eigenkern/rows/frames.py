@@ -52,6 +52,15 @@ def columns_of(X):
     return X.get_columns()
 
 
+def infinite_column(frame):
+    """Return the first column of a DataFrame with infinite numbers, or None."""
+    for name, column in zip(frame.columns, columns_of(frame), strict=True):
+        values = np.asarray(column)
+        if values.dtype.kind == "f" and np.isinf(values).any():
+            return name
+    return None
+
+
 def kinds_of_columns(frame):
     """Return what each column of a DataFrame holds, in words."""
     kind = _kind_of_pandas if hasattr(frame, "iloc") else _kind_of_polars

@@ -273,6 +273,7 @@ def test_named_categories(given, rng):
         ("all", "categorical_features must be 'from_dtype', None, or .*; got 'all'"),
         (["size", "z"], "categorical_features must name columns of X.*'size'.*got 'z'"),
         ([5], "categorical_features must name columns of X, of which there are 5.*5"),
+        ([10], "must name columns of X, .*; got 10, and integers are positions"),
         ([True, False], "must have a value for each of the 5 columns.*got 2"),
         ([[0]], "categorical_features must be"),
         (None, "column 'fuel' of X holds text: name it in categorical_features"),
@@ -301,6 +302,25 @@ def test_columns_that_are_refused(values, message, table):
     X = X.assign(odd=values)
     with pytest.raises(ValueError, match=f"column 'odd' of X holds {message}"):
         machine().fit(X, y)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_infinite_values_are_named(library, table):
+    X, y = table
+    X = X.drop(columns="town")
+    wrong = X.assign(age=np.inf)
+    if library == "polars":
+        polars = pytest.importorskip("polars")
+        X, wrong = polars.from_pandas(X), polars.from_pandas(wrong)
+    for columns in (["size", "age", "fuel"], ["size", "age"]):
+        model = machine().fit(X[columns], y)
+        for fail in (model.predict, lambda rows: machine().fit(rows, y)):
+            with pytest.raises(ValueError, match=r"X contains infinity.*\s.*'age'"):
+                fail(wrong[columns])
+    with pytest.raises(
+        ValueError, match=r"X contains infinity.*\nIt is in column 'age'"
+    ):
+        NystromRegressor().fit(wrong[["size", "age"]], y)
 
 
 def test_text_in_an_array(table):
