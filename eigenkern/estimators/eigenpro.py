@@ -359,7 +359,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         ``early_stopping=True``, with "eigenpro3-exact", and for data in pieces. 0: as
         in the papers, only the number of epochs regularizes.
     max_iter : int, default=20
-        Maximum number of epochs: more epochs fit the training rows more closely.
+        Maximum number of epochs: more epochs fit the training rows more closely. By
+        default, fits to a few thousand rows run none: ``algorithm_`` is "direct".
     early_stopping : bool, default=False
         Whether to hold out rows, score them every epoch, stop when the score no longer
         improves, and keep the best epoch's coefficients. This, too, keeps the model
@@ -635,7 +636,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         ``early_stopping=True``, with "eigenpro3-exact", and for data in pieces. 0: as
         in the papers, only the number of epochs regularizes.
     max_iter : int, default=20
-        Maximum number of epochs: more epochs fit the training rows more closely.
+        Maximum number of epochs: more epochs fit the training rows more closely. By
+        default, fits to a few thousand rows run none: ``algorithm_`` is "direct".
     early_stopping : bool, default=False
         Whether to hold out rows, score them every epoch, stop when the score no longer
         improves, and keep the best epoch's coefficients. This, too, keeps the model

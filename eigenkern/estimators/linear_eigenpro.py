@@ -454,7 +454,8 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         while a sparse X stays sparse. A column that is constant, or within 10 eps of
         its first entry, is then ignored by the fit.
     max_iter : int, default=20
-        Maximum number of epochs: more epochs fit the training rows more closely.
+        Maximum number of epochs: more epochs fit the training rows more closely. By
+        default, fits to a few thousand rows run none: ``algorithm_`` is "direct".
     early_stopping : bool, default=False
         Whether to hold out rows, score them every epoch, stop when the score no longer
         improves, and keep the best epoch's coefficients. This, too, keeps the model
@@ -645,7 +646,8 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         while a sparse X stays sparse. A column that is constant, or within 10 eps of
         its first entry, is then ignored by the fit.
     max_iter : int, default=20
-        Maximum number of epochs: more epochs fit the training rows more closely.
+        Maximum number of epochs: more epochs fit the training rows more closely. By
+        default, fits to a few thousand rows run none: ``algorithm_`` is "direct".
     early_stopping : bool, default=False
         Whether to hold out rows, score them every epoch, stop when the score no longer
         improves, and keep the best epoch's coefficients. This, too, keeps the model
