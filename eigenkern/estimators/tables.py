@@ -61,7 +61,7 @@ _FARTHEST = 1e3
 _CLIP = 3.0
 # Columns have long tails if their deviation is more than this many times that of their
 # middle half, in the median over columns: 1 for normal columns, 2 for log-normal ones.
-# cpusmall has 2.0, the other tables of benchmarks/tabular.py at most 1.4.
+# cpusmall has 2.0, ijcnn1 1.7, the other tables of benchmarks/tabular.py up to 1.4.
 _LONG_TAILS = 1.5
 
 
