@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import RidgeCV
 from sklearn.metrics import log_loss, r2_score
 
@@ -371,3 +372,77 @@ def test_targets_that_a_category_determines(family, n):
     model = made(family, "Classifier").fit(X, labels[level])
     assert model.score(X, labels[level]) == 1.0
     assert log_loss(labels[level], model.predict_proba(X)) < 0.05
+
+
+def joined(rng, n=300, fewest=8, most=13):
+    """Return rows, a function of them, and each row several times, as in a join."""
+    X = rng.standard_normal((n, 3))
+    f = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2]
+    return X, f, np.repeat(np.arange(n), rng.integers(fewest, most + 1, n))
+
+
+def best_score(X, y, w, T, t):
+    """Return the best R2 of `KernelRidge`, over penalties, with weights."""
+    penalties = 10.0 ** np.arange(-6, 4, 0.5)
+    ridges = [KernelRidge(alpha=c, kernel="rbf", gamma=0.125) for c in penalties]
+    return max(ridge.fit(X, y, w).score(T, t) for ridge in ridges)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.25, 0.6])
+@pytest.mark.parametrize("family", ["EigenPro", "Nystrom", "Nytro", "FalkonLike"])
+def test_rows_repeated_unequally_are_no_replicates(family, part):
+    """Of a part of the rows each copy has noise of its own."""
+    rng = np.random.default_rng(0)
+    X, f, i = joined(rng)
+    y = (f + 0.7 * rng.standard_normal(300))[i]
+    differ = (rng.random(300) < part)[i]
+    y[differ] = f[i][differ] + 0.7 * rng.standard_normal(differ.sum())
+    T, f, _ = joined(rng, 1000)
+    t = f + 0.7 * rng.standard_normal(1000)
+    model = made(family, "Regressor").set_params(kernel="gaussian", bandwidth=2.0)
+    found = model.fit(X[i], y).score(T, t)
+    counts = np.bincount(i)
+    best = best_score(X, np.bincount(i, y) / counts, counts, T, t)
+    assert 1 - found < 1.1 * (1 - best)
+    if part == 0:
+        model.fit(X, y[np.unique(i, return_index=True)[1]], sample_weight=counts)
+        assert_allclose(model.score(T, t), found, rtol=1e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_labels_of_rows_repeated_unequally(family):
+    rng = np.random.default_rng(0)
+    X, f, i = joined(rng, fewest=5, most=29)
+    y = (rng.random(300) < 1 / (1 + np.exp(-3 * f))).astype(int)
+    copied = made(family, "Classifier").fit(X[i], y[i])
+    weighted = made(family, "Classifier").fit(X, y, sample_weight=np.bincount(i))
+    assert_allclose(copied.predict_proba(X), weighted.predict_proba(X), atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["EigenPro", "Nystrom", "Nytro", "FalkonLike"])
+def test_measurements_that_are_joined_are_no_more_of_them(family):
+    rng = np.random.default_rng(0)
+    X, f, i = joined(rng, 100)
+    two = np.repeat(np.arange(100), 2)
+    y, T = f[two] + 0.7 * rng.standard_normal(200), rng.standard_normal((200, 3))
+    model = made(family, "Regressor").set_params(kernel="gaussian")
+    one = model.fit(X[two], y).predict(T)
+    every = np.concatenate([2 * i, 2 * i + 1])
+    copied = model.fit(X[two][every], y[every]).predict(T)
+    assert r2_score(one, copied) > 0.95
+
+
+@pytest.mark.parametrize("family", ["EigenPro", "Nystrom", "Nytro", "FalkonLike"])
+@pytest.mark.parametrize("levels", [12, 300])
+def test_ten_noisy_measurements_of_each_row(family, levels):
+    """Replicates tell the noise, of few and of many distinct rows."""
+    rng = np.random.default_rng(0)
+    X, f, _ = joined(rng, levels)
+    i = np.repeat(np.arange(levels), 10)
+    y = f[i] + 0.7 * rng.standard_normal(len(i))
+    model = made(family, "Regressor").set_params(kernel="gaussian", bandwidth=2.0)
+    found = model.fit(X[i], y).score(X, f)
+    means = y.reshape(levels, 10).mean(axis=1)
+    best = best_score(X, means, np.full(levels, 10.0), X, f)
+    # The means alone leave a tenth of the variance of the noise.
+    assert 1 - found < 1.1 * max(1 - best, 0.05 / f.var())

@@ -20,6 +20,7 @@ from ..centers import distinct_rows
 from ..losses import mean_of_targets
 from ..methods.left_out import values_left_out
 from ..plan.bandwidth_choice import merged
+from ..plan.penalty import TOO_FEW_ROWS
 from ..rows.lazy_rows import is_lazy, rows_at
 from ..rows.robust import cast
 from ..rows.transfer import StreamedRows
@@ -320,11 +321,11 @@ class Data:
         """Return which of some rows are one observation, and how many each set holds.
 
         Equal rows with equal targets may be copies: they are one observation. But if
-        equal rows have other targets too, or many other repeated rows have, they are
-        replicates, which tell the noise: then each row, or unit of an integer weight,
-        is an observation. Copies of the whole table, or of a class, change nothing.
-        Most rows are not copied ten times: these are replicates without noise, such
-        as the rows of a category.
+        equal rows have different targets they are replicates, which tell the noise:
+        then each row, or unit of an integer weight, is an observation. Rows of a target
+        that no other set has are copies even then: numbers with noise do not agree by
+        chance, as labels do. Copies of the whole table, or of a class, change nothing.
+        The rows of cells are replicates even without noise (`_are_cells`).
 
         Returns
         -------
@@ -370,16 +371,16 @@ class Data:
         # Numbers of copies are whole, and have all digits.
         whole = (w == np.rint(w)).all() and w.sum() < 2.0**53
         counts = np.bincount(pair, w if whole else None).astype(np.int64)
-        if self._are_replicates(np.bincount(pair), rows[first]):
-            return own, pair, counts
         several = (np.bincount(own) > 1)[own]
-        repeated = (np.bincount(own, counts) > 1)[own]
-        # The part of the repeated rows that are in sets with several targets. In a
-        # table whose rows were copied it is 0; in one of categories whose labels are
-        # noisy it is near 1.
-        part = counts[several].sum() / max(counts[repeated].sum(), 1)
-        replicates = repeated if part >= 0.2 else several
-        counts = counts // self._copies(counts, rows[first])
+        replicates = several.copy()
+        if self.groups is None:
+            targets = self.targets[rows[first]]
+            value = np.unique(targets, axis=0, return_inverse=True)[1].ravel()
+            replicates &= (np.bincount(value) > 1)[value]
+        if self._are_cells(rows):
+            replicates |= ~several
+        else:
+            counts = counts // self._copies(counts, rows[first])
         return own, pair, np.where(replicates, counts, 1)
 
     def _copies(self, counts, rows):
@@ -390,9 +391,25 @@ class Data:
             n_copies[group] = np.gcd.reduce(counts[groups == group])
         return n_copies[groups]
 
-    def _are_replicates(self, counts, rows):
-        """Whether rows stand there too often, `counts` times, to have been copied."""
-        return np.median(counts // self._copies(counts, rows)) >= 10
+    def _are_cells(self, rows):
+        """Whether the distinct rows are the cells of a table, observed repeatedly.
+
+        Other rows tell nothing of a cell: its rows must be left out one by one. That is
+        so if each occurs ten times or more, and they are too few to judge a penalty, or
+        levels of one category: any column then differs in one of them at most.
+        """
+        first, which = self.distinct(rows)
+        if np.median(np.bincount(which)) < 10:
+            return False
+        if len(first) < TOO_FEW_ROWS:
+            return True
+        if self.precomputed or self.X.shape[1] < len(first) - 1:
+            return False
+        X = rows_of(self.X, rows[first])
+        if scipy.sparse.issparse(X):
+            return bool(((X != 0).sum(axis=0) <= 1).all())
+        X = to_numpy(X)
+        return bool(((X != np.median(X, axis=0)).sum(axis=0) <= 1).all())
 
     def parts_of_sets(self, rows):
         """Return the part of the weight of its set that each row's observation has.
@@ -488,7 +505,7 @@ class Data:
         if self.precomputed or is_lazy(self.X):
             return self, self.shuffled(rows)
         first, which = self.distinct_with_targets(rows)
-        if self._are_replicates(np.bincount(which), rows[first]):
+        if self._are_cells(rows):
             return self, self.shuffled(rows)
         totals, data = np.bincount(which, self.weights_of(rows)), self
         if len(first) < len(rows):
