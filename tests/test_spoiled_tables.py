@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import csr_array
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_ridge import KernelRidge
@@ -446,3 +447,48 @@ def test_ten_noisy_measurements_of_each_row(family, levels):
     best = best_score(X, means, np.full(levels, 10.0), X, f)
     # The means alone leave a tenth of the variance of the noise.
     assert 1 - found < 1.1 * max(1 - best, 0.05 / f.var())
+
+
+def smoothed(cell, labels, shape):
+    """Return the frequencies of labels in cells, with half an observation of each."""
+    counts = np.zeros(shape)
+    np.add.at(counts, (cell, labels), 1)
+    return (counts + 0.5) / (counts + 0.5).sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_class_is_one_row(family):
+    rng = np.random.default_rng(0)
+    for n_classes, n in ((2, 200), (3, 3000), (5, 30)):
+        codes = rng.permutation(np.arange(n) % n_classes)
+        rows = np.eye(n_classes) if n_classes > 2 else np.array([[0.0], [1.0]])
+        model = made(family, "Classifier").fit(rows[codes], codes)
+        P, best = model.predict_proba(rows), smoothed(codes, codes, (n_classes,) * 2)
+        assert (np.diag(P) > np.diag(best)).all()
+
+
+@pytest.mark.parametrize("wrong", [0.02, 0.1])
+@pytest.mark.parametrize("cells, n", [(5, 60), (5, 200), (30, 180)])
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.filterwarnings("ignore:n_centers=")
+def test_probabilities_of_cells_are_frequencies(family, cells, n, wrong):
+    rng = np.random.default_rng(1)
+    cell, of_cell = rng.permutation(np.arange(n) % cells), np.arange(cells) % 5
+    labels = np.where(rng.random(n) < wrong, rng.integers(0, 5, n), of_cell[cell])
+    model = made(family, "Classifier").fit(np.eye(cells)[cell], labels)
+    P = (1 - wrong) * np.eye(5)[of_cell] + wrong / 5
+
+    def loss(Q):
+        return -np.mean(np.sum(P * np.log(Q), axis=1))
+
+    best = loss(smoothed(cell, labels, (cells, 5)))
+    assert loss(model.predict_proba(np.eye(cells))) < 1.05 * best
+
+
+def test_cells_that_are_sparse_or_scaled_are_the_same():
+    rng = np.random.default_rng(0)
+    level, of_level = rng.integers(0, 25, 150), rng.integers(0, 2, 25)
+    X, labels, scale = np.eye(25)[level], of_level[level], rng.uniform(1, 9, 25)
+    for rows in (X, csr_array(X), X * scale):
+        model = LinearEigenProClassifier(random_state=0).fit(rows, labels)
+        assert log_loss(labels, model.predict_proba(rows)) < 0.05

@@ -379,6 +379,8 @@ class Data:
             replicates &= (np.bincount(value) > 1)[value]
         if self._are_cells(rows):
             replicates |= ~several
+            if several.any():
+                counts = counts // np.gcd.reduce(counts)
         else:
             counts = counts // self._copies(counts, rows[first])
         return own, pair, np.where(replicates, counts, 1)
@@ -395,21 +397,25 @@ class Data:
         """Whether the distinct rows are the cells of a table, observed repeatedly.
 
         Other rows tell nothing of a cell: its rows must be left out one by one. That is
-        so if each occurs ten times or more, and they are too few to judge a penalty, or
-        levels of one category: any column then differs in one of them at most.
+        so for the levels of one category, where any column differs in one of them at
+        most; and if there are too few distinct rows to judge a penalty, each of which
+        occurs five times or more, or no class prevails in two of them.
         """
         first, which = self.distinct(rows)
-        if np.median(np.bincount(which)) < 10:
-            return False
         if len(first) < TOO_FEW_ROWS:
-            return True
+            if np.median(np.bincount(which)) >= 5:
+                return True
+            if self.groups is not None:
+                shape = len(first), self.groups.max() + 1
+                cell = which * shape[1] + self.groups[rows]
+                counts = np.bincount(cell, minlength=shape[0] * shape[1])
+                prevails = counts.reshape(shape).argmax(axis=1)
+                if len(np.unique(prevails)) == len(first) < len(rows):
+                    return True
         if self.precomputed or self.X.shape[1] < len(first) - 1:
             return False
-        X = rows_of(self.X, rows[first])
-        if scipy.sparse.issparse(X):
-            return bool(((X != 0).sum(axis=0) <= 1).all())
-        X = to_numpy(X)
-        return bool(((X != np.median(X, axis=0)).sum(axis=0) <= 1).all())
+        some = first[:TOO_FEW_ROWS], first  # most often a few tell
+        return all(_are_levels(rows_of(self.X, rows[part])) for part in some)
 
     def parts_of_sets(self, rows):
         """Return the part of the weight of its set that each row's observation has.
@@ -623,6 +629,14 @@ def _stacked(X, Z):
 def rows_of(X, index):
     """Return some rows as an array in memory, or as a sparse array."""
     return X[index] if scipy.sparse.issparse(X) else rows_at(X, index)
+
+
+def _are_levels(X):
+    """Return whether any column differs in one of the distinct rows of X at most."""
+    if scipy.sparse.issparse(X):
+        return bool(((X != 0).sum(axis=0) <= 1).all())
+    X = to_numpy(X)
+    return bool(((X != np.median(X, axis=0)).sum(axis=0) <= 1).all())
 
 
 def _equal(X, row):
