@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import RidgeCV
 from sklearn.metrics import log_loss, r2_score
+from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 
 import eigenkern
 from eigenkern import (
@@ -29,6 +30,7 @@ from eigenkern import (
     RFMClassifier,
     RFMRegressor,
 )
+from eigenkern.problems.data import _first_of_equal
 
 FAMILIES = "EigenPro", "LinearEigenPro", "Nystrom", "Nytro", "FalkonLike", "RFM"
 
@@ -492,3 +494,48 @@ def test_cells_that_are_sparse_or_scaled_are_the_same():
     for rows in (X, csr_array(X), X * scale):
         model = LinearEigenProClassifier(random_state=0).fit(rows, labels)
         assert log_loss(labels, model.predict_proba(rows)) < 0.05
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=str)
+@pytest.mark.parametrize("kind", ["Regressor", "Classifier"])
+@pytest.mark.parametrize(
+    "family, options",
+    [
+        ("EigenPro", {}),
+        ("EigenPro", {"algorithm": "eigenpro2", "alpha": 1e-3, "tol": 1e-8}),
+        ("Nystrom", {}),
+        ("Nystrom", {"alpha": "path"}),
+        ("Nystrom", {"n_centers": 60}),
+        ("Nytro", {"selection": "loo"}),
+        ("FalkonLike", {}),
+    ],
+)
+def test_copies_in_a_given_kernel_matrix(family, options, kind, dtype):
+    """They are weights of its distinct rows; K has them only up to rounding."""
+    rng = np.random.default_rng(0)
+    X, y, i = joined(rng, 150, 2, 4)
+    y, i = y + 0.5 * rng.standard_normal(150), rng.permutation(i)
+    y = (y > 0).astype(int) if kind == "Classifier" else y
+    first = np.sort(np.unique(i, return_index=True)[1])
+    K = rbf_kernel(X[i], gamma=0.125).astype(dtype)
+    model = made(family, kind).set_params(kernel="precomputed", **options)
+    F = model.fit(K, y[i]).predict(K)
+    weights = np.bincount(i)[i[first]]
+    model.fit(K[np.ix_(first, first)], y[i[first]], sample_weight=weights)
+    G = model.predict(K[:, first])
+    assert r2_score(G, F) > (1 - 1e-6 if dtype == np.float64 else 0.99)
+    if dtype == np.float64 and not options:
+        model.set_params(kernel="gaussian", bandwidth=2.0).fit(X[i], y[i])
+        assert r2_score(model.predict(X[i]), F) > 0.999
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=str)
+@pytest.mark.parametrize("shift", [0.0, 1e3])
+def test_equal_rows_of_a_kernel_matrix(shift, dtype, rng):
+    X = shift + rng.standard_normal((400, 3))
+    i = rng.permutation(np.r_[np.arange(400), np.zeros(30, dtype=int), np.arange(100)])
+    first = np.unique(i, return_index=True, return_inverse=True)
+    for K in (laplacian_kernel(X[i]), (X[i] - shift) @ (X[i] - shift).T):
+        assert_array_equal(_first_of_equal(K.astype(dtype)), first[1][first[2]])
+    assert_array_equal(_first_of_equal(np.zeros((5, 5), dtype)), 0)
+    assert_array_equal(_first_of_equal(np.eye(5, dtype=dtype)), np.arange(5))

@@ -302,10 +302,10 @@ class Data:
     def ranks(self):
         """Ranks of the rows of X, ordered by content; equal rows share a rank.
 
-        Rows of a kernel matrix keep their order, and count as distinct.
+        Rows of a kernel matrix keep their order; they are equal up to rounding.
         """
         if self.precomputed:
-            return np.arange(len(self.targets))
+            return _first_of_equal(self.X)
         return distinct_rows(self.X)[1]
 
     def distinct(self, rows):
@@ -637,6 +637,41 @@ def _are_levels(X):
         return bool(((X != 0).sum(axis=0) <= 1).all())
     X = to_numpy(X)
     return bool(((X != np.median(X, axis=0)).sum(axis=0) <= 1).all())
+
+
+def _first_of_equal(K):
+    """Return the first row of K(X, X) that each one equals up to rounding, (n,).
+
+    Rows whose products with a random vector are close are compared.
+    """
+    xp, n = namespace(K), K.shape[0]
+    size = np.abs(to_numpy(xp.linalg.diagonal(K)).astype(np.float64)) ** 0.5
+    scale = np.where(size > 0, size, 1.0)
+    # Squared distances are often differences of large products.
+    rounding = max(100 * float(xp.finfo(K.dtype).eps), 1e-8)
+    vector = np.random.RandomState(0).standard_normal(n) / scale
+    vector = xp.asarray(vector, dtype=K.dtype, device=device_of(K))
+    product = to_numpy(K @ vector).astype(np.float64)
+    order = np.argsort(product)
+    is_far = np.diff(product[order]) > 4 * rounding * n**0.5 * scale[order][1:]
+    run = np.empty(n, dtype=np.int64)
+    run[order] = np.append(0, np.cumsum(is_far))
+    first, others = np.arange(n), np.arange(n)
+    for _ in range(10):  # rows of a run may differ, but seldom do
+        places = np.unique(run[others], return_index=True, return_inverse=True)[1:]
+        like = others[places[0]][places[1]]
+        others, like = others[like < others], like[like < others]
+        equal = np.empty(len(others), dtype=bool)
+        for part in slices(len(others), 256):
+            change = xp.abs(take(K, others[part]) - take(K, like[part]))
+            bound = rounding * size[others[part], None] * size
+            bound = xp.asarray(bound, dtype=K.dtype, device=device_of(K))
+            equal[part] = to_numpy(xp.all(change <= bound, axis=1))
+        first[others[equal]] = like[equal]
+        others = others[~equal]
+        if not len(others):
+            break
+    return first
 
 
 def _equal(X, row):
