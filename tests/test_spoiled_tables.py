@@ -539,3 +539,14 @@ def test_equal_rows_of_a_kernel_matrix(shift, dtype, rng):
         assert_array_equal(_first_of_equal(K.astype(dtype)), first[1][first[2]])
     assert_array_equal(_first_of_equal(np.zeros((5, 5), dtype)), 0)
     assert_array_equal(_first_of_equal(np.eye(5, dtype=dtype)), np.arange(5))
+
+
+@pytest.mark.parametrize("family", ["EigenPro", "LinearEigenPro", "Nystrom"])
+@pytest.mark.parametrize("n", [8, 19])
+def test_few_rows_repeated_unequally_have_the_penalty_of_weights(family, n):
+    rng = np.random.default_rng(0)
+    X, f, i = joined(rng, n, fewest=5)
+    y, model = f + 0.7 * rng.standard_normal(n), made(family, "Regressor")
+    copied = model.fit(X[i], y[i]).predict(X + 0.1)
+    weighted = model.fit(X, y, sample_weight=np.bincount(i)).predict(X + 0.1)
+    assert_allclose(copied, weighted, atol=1e-6)
