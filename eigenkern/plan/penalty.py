@@ -169,10 +169,13 @@ def n_fitted_of_features(n, d):
 
 
 def _are_few(n, replicates):
-    """Whether n rows are too few to determine c: replicates without noise do not."""
-    if replicates is None or not replicates.variance.any():
-        return n < TOO_FEW_ROWS
-    return replicates.n_observations.sum() < TOO_FEW_ROWS or n < 2
+    """Whether n rows are too few to determine c; replicates without noise are one."""
+    n_observations = n
+    if replicates is not None:
+        n_observations = replicates.n_observations.sum()
+        if not replicates.variance.any():
+            n_observations = min(n_observations, n)
+    return n_observations < TOO_FEW_ROWS or n < 2
 
 
 def _ridge_by_leaving_out(K, y, weights, replicates=None, least=0, factor=1.0):

@@ -367,10 +367,7 @@ class Data:
         set_of_row = self.distinct(rows)[1]
         first, pair = self.distinct_with_targets(rows)
         own = set_of_row[first]
-        w = self.weights_of(rows)
-        # Numbers of copies are whole, and have all digits.
-        whole = (w == np.rint(w)).all() and w.sum() < 2.0**53
-        counts = np.bincount(pair, w if whole else None).astype(np.int64)
+        counts = self._counts(pair, rows)
         several = (np.bincount(own) > 1)[own]
         replicates = several.copy()
         if self.groups is None:
@@ -385,6 +382,13 @@ class Data:
             counts = counts // self._copies(counts, rows[first])
         return own, pair, np.where(replicates, counts, 1)
 
+    def _counts(self, which, rows):
+        """Return how many rows, or units of integer weights, each set has."""
+        w = self.weights_of(rows)
+        # Numbers of copies are whole, and have all digits.
+        whole = (w == np.rint(w)).all() and w.sum() < 2.0**53
+        return np.bincount(which, w if whole else None).astype(np.int64)
+
     def _copies(self, counts, rows):
         """Return how often whole classes, or all rows, were copied, for each row."""
         groups = np.zeros_like(rows) if self.groups is None else self.groups[rows]
@@ -397,21 +401,14 @@ class Data:
         """Whether the distinct rows are the cells of a table, observed repeatedly.
 
         Other rows tell nothing of a cell: its rows must be left out one by one. That is
-        so for the levels of one category, where any column differs in one of them at
-        most; and if there are too few distinct rows to judge a penalty, each of which
-        occurs five times or more, or no class prevails in two of them.
+        so if the distinct rows occur five times or more, and are too few to judge a
+        penalty, or levels of one category: any column then differs in one of them.
         """
         first, which = self.distinct(rows)
+        if len(first) == len(rows) or np.median(self._counts(which, rows)) < 5:
+            return False
         if len(first) < TOO_FEW_ROWS:
-            if np.median(np.bincount(which)) >= 5:
-                return True
-            if self.groups is not None:
-                shape = len(first), self.groups.max() + 1
-                cell = which * shape[1] + self.groups[rows]
-                counts = np.bincount(cell, minlength=shape[0] * shape[1])
-                prevails = counts.reshape(shape).argmax(axis=1)
-                if len(np.unique(prevails)) == len(first) < len(rows):
-                    return True
+            return True
         if self.precomputed or self.X.shape[1] < len(first) - 1:
             return False
         some = first[:TOO_FEW_ROWS], first  # most often a few tell
