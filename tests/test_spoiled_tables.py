@@ -5,10 +5,13 @@ import warnings
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import csr_array
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import RidgeCV
 from sklearn.metrics import log_loss, r2_score
+from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 
 import eigenkern
 from eigenkern import (
@@ -27,6 +30,7 @@ from eigenkern import (
     RFMClassifier,
     RFMRegressor,
 )
+from eigenkern.problems.data import _first_of_equal
 
 FAMILIES = "EigenPro", "LinearEigenPro", "Nystrom", "Nytro", "FalkonLike", "RFM"
 
@@ -371,3 +375,178 @@ def test_targets_that_a_category_determines(family, n):
     model = made(family, "Classifier").fit(X, labels[level])
     assert model.score(X, labels[level]) == 1.0
     assert log_loss(labels[level], model.predict_proba(X)) < 0.05
+
+
+def joined(rng, n=300, fewest=8, most=13):
+    """Return rows, a function of them, and each row several times, as in a join."""
+    X = rng.standard_normal((n, 3))
+    f = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2]
+    return X, f, np.repeat(np.arange(n), rng.integers(fewest, most + 1, n))
+
+
+def best_score(X, y, w, T, t):
+    """Return the best R2 of `KernelRidge`, over penalties, with weights."""
+    penalties = 10.0 ** np.arange(-6, 4, 0.5)
+    ridges = [KernelRidge(alpha=c, kernel="rbf", gamma=0.125) for c in penalties]
+    return max(ridge.fit(X, y, w).score(T, t) for ridge in ridges)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.25, 0.6])
+@pytest.mark.parametrize("family", ["EigenPro", "Nystrom", "Nytro", "FalkonLike"])
+def test_rows_repeated_unequally_are_no_replicates(family, part):
+    """Of a part of the rows each copy has noise of its own."""
+    rng = np.random.default_rng(0)
+    X, f, i = joined(rng)
+    y = (f + 0.7 * rng.standard_normal(300))[i]
+    differ = (rng.random(300) < part)[i]
+    y[differ] = f[i][differ] + 0.7 * rng.standard_normal(differ.sum())
+    T, f, _ = joined(rng, 1000)
+    t = f + 0.7 * rng.standard_normal(1000)
+    model = made(family, "Regressor").set_params(kernel="gaussian", bandwidth=2.0)
+    found = model.fit(X[i], y).score(T, t)
+    counts = np.bincount(i)
+    best = best_score(X, np.bincount(i, y) / counts, counts, T, t)
+    assert 1 - found < 1.1 * (1 - best)
+    if part == 0:
+        model.fit(X, y[np.unique(i, return_index=True)[1]], sample_weight=counts)
+        assert_allclose(model.score(T, t), found, rtol=1e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_labels_of_rows_repeated_unequally(family):
+    rng = np.random.default_rng(0)
+    X, f, i = joined(rng, fewest=5, most=29)
+    y = (rng.random(300) < 1 / (1 + np.exp(-3 * f))).astype(int)
+    copied = made(family, "Classifier").fit(X[i], y[i])
+    weighted = made(family, "Classifier").fit(X, y, sample_weight=np.bincount(i))
+    assert_allclose(copied.predict_proba(X), weighted.predict_proba(X), atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["EigenPro", "Nystrom", "Nytro", "FalkonLike"])
+def test_measurements_that_are_joined_are_no_more_of_them(family):
+    rng = np.random.default_rng(0)
+    X, f, i = joined(rng, 100)
+    two = np.repeat(np.arange(100), 2)
+    y, T = f[two] + 0.7 * rng.standard_normal(200), rng.standard_normal((200, 3))
+    model = made(family, "Regressor").set_params(kernel="gaussian")
+    one = model.fit(X[two], y).predict(T)
+    every = np.concatenate([2 * i, 2 * i + 1])
+    copied = model.fit(X[two][every], y[every]).predict(T)
+    assert r2_score(one, copied) > 0.95
+
+
+@pytest.mark.parametrize("family", ["EigenPro", "Nystrom", "Nytro", "FalkonLike"])
+@pytest.mark.parametrize("levels", [12, 300])
+def test_ten_noisy_measurements_of_each_row(family, levels):
+    """Replicates tell the noise, of few and of many distinct rows."""
+    rng = np.random.default_rng(0)
+    X, f, _ = joined(rng, levels)
+    i = np.repeat(np.arange(levels), 10)
+    y = f[i] + 0.7 * rng.standard_normal(len(i))
+    model = made(family, "Regressor").set_params(kernel="gaussian", bandwidth=2.0)
+    found = model.fit(X[i], y).score(X, f)
+    means = y.reshape(levels, 10).mean(axis=1)
+    best = best_score(X, means, np.full(levels, 10.0), X, f)
+    # The means alone leave a tenth of the variance of the noise.
+    assert 1 - found < 1.1 * max(1 - best, 0.05 / f.var())
+
+
+def smoothed(cell, labels, shape):
+    """Return the frequencies of labels in cells, with half an observation of each."""
+    counts = np.zeros(shape)
+    np.add.at(counts, (cell, labels), 1)
+    return (counts + 0.5) / (counts + 0.5).sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_class_is_one_row(family):
+    rng = np.random.default_rng(0)
+    for n_classes, n in ((2, 200), (3, 3000), (5, 30)):
+        codes = rng.permutation(np.arange(n) % n_classes)
+        rows = np.eye(n_classes) if n_classes > 2 else np.array([[0.0], [1.0]])
+        model = made(family, "Classifier").fit(rows[codes], codes)
+        P, best = model.predict_proba(rows), smoothed(codes, codes, (n_classes,) * 2)
+        assert (np.diag(P) > np.diag(best)).all()
+
+
+@pytest.mark.parametrize("wrong", [0.02, 0.1])
+@pytest.mark.parametrize("cells, n", [(5, 60), (5, 200), (30, 180)])
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.filterwarnings("ignore:n_centers=")
+def test_probabilities_of_cells_are_frequencies(family, cells, n, wrong):
+    rng = np.random.default_rng(1)
+    cell, of_cell = rng.permutation(np.arange(n) % cells), np.arange(cells) % 5
+    labels = np.where(rng.random(n) < wrong, rng.integers(0, 5, n), of_cell[cell])
+    model = made(family, "Classifier").fit(np.eye(cells)[cell], labels)
+    P = (1 - wrong) * np.eye(5)[of_cell] + wrong / 5
+
+    def loss(Q):
+        return -np.mean(np.sum(P * np.log(Q), axis=1))
+
+    best = loss(smoothed(cell, labels, (cells, 5)))
+    assert loss(model.predict_proba(np.eye(cells))) < 1.05 * best
+
+
+def test_cells_that_are_sparse_or_scaled_are_the_same():
+    rng = np.random.default_rng(0)
+    level, of_level = rng.integers(0, 25, 150), rng.integers(0, 2, 25)
+    X, labels, scale = np.eye(25)[level], of_level[level], rng.uniform(1, 9, 25)
+    for rows in (X, csr_array(X), X * scale):
+        model = LinearEigenProClassifier(random_state=0).fit(rows, labels)
+        assert log_loss(labels, model.predict_proba(rows)) < 0.05
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=str)
+@pytest.mark.parametrize("kind", ["Regressor", "Classifier"])
+@pytest.mark.parametrize(
+    "family, options",
+    [
+        ("EigenPro", {}),
+        ("EigenPro", {"algorithm": "eigenpro2", "alpha": 1e-3, "tol": 1e-8}),
+        ("Nystrom", {}),
+        ("Nystrom", {"alpha": "path"}),
+        ("Nystrom", {"n_centers": 60}),
+        ("Nytro", {"selection": "loo"}),
+        ("FalkonLike", {}),
+    ],
+)
+def test_copies_in_a_given_kernel_matrix(family, options, kind, dtype):
+    """They are weights of its distinct rows; K has them only up to rounding."""
+    rng = np.random.default_rng(0)
+    X, y, i = joined(rng, 150, 2, 4)
+    y, i = y + 0.5 * rng.standard_normal(150), rng.permutation(i)
+    y = (y > 0).astype(int) if kind == "Classifier" else y
+    first = np.sort(np.unique(i, return_index=True)[1])
+    K = rbf_kernel(X[i], gamma=0.125).astype(dtype)
+    model = made(family, kind).set_params(kernel="precomputed", **options)
+    F = model.fit(K, y[i]).predict(K)
+    weights = np.bincount(i)[i[first]]
+    model.fit(K[np.ix_(first, first)], y[i[first]], sample_weight=weights)
+    G = model.predict(K[:, first])
+    assert r2_score(G, F) > (1 - 1e-6 if dtype == np.float64 else 0.99)
+    if dtype == np.float64 and not options:
+        model.set_params(kernel="gaussian", bandwidth=2.0).fit(X[i], y[i])
+        assert r2_score(model.predict(X[i]), F) > 0.999
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=str)
+@pytest.mark.parametrize("shift", [0.0, 1e3])
+def test_equal_rows_of_a_kernel_matrix(shift, dtype, rng):
+    X = shift + rng.standard_normal((400, 3))
+    i = rng.permutation(np.r_[np.arange(400), np.zeros(30, dtype=int), np.arange(100)])
+    first = np.unique(i, return_index=True, return_inverse=True)
+    for K in (laplacian_kernel(X[i]), (X[i] - shift) @ (X[i] - shift).T):
+        assert_array_equal(_first_of_equal(K.astype(dtype)), first[1][first[2]])
+    assert_array_equal(_first_of_equal(np.zeros((5, 5), dtype)), 0)
+    assert_array_equal(_first_of_equal(np.eye(5, dtype=dtype)), np.arange(5))
+
+
+@pytest.mark.parametrize("family", ["EigenPro", "LinearEigenPro", "Nystrom"])
+@pytest.mark.parametrize("n", [8, 19])
+def test_few_rows_repeated_unequally_have_the_penalty_of_weights(family, n):
+    rng = np.random.default_rng(0)
+    X, f, i = joined(rng, n, fewest=5)
+    y, model = f + 0.7 * rng.standard_normal(n), made(family, "Regressor")
+    copied = model.fit(X[i], y[i]).predict(X + 0.1)
+    weighted = model.fit(X, y, sample_weight=np.bincount(i)).predict(X + 0.1)
+    assert_allclose(copied, weighted, atol=1e-6)

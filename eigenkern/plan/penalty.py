@@ -169,8 +169,12 @@ def n_fitted_of_features(n, d):
 
 
 def _are_few(n, replicates):
-    """Whether n rows are too few to determine c."""
-    n_observations = n if replicates is None else replicates.n_observations.sum()
+    """Whether n rows are too few to determine c; replicates without noise are one."""
+    n_observations = n
+    if replicates is not None:
+        n_observations = replicates.n_observations.sum()
+        if not replicates.variance.any():
+            n_observations = min(n_observations, n)
     return n_observations < TOO_FEW_ROWS or n < 2
 
 

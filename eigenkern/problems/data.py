@@ -20,6 +20,7 @@ from ..centers import distinct_rows
 from ..losses import mean_of_targets
 from ..methods.left_out import values_left_out
 from ..plan.bandwidth_choice import merged
+from ..plan.penalty import TOO_FEW_ROWS
 from ..rows.lazy_rows import is_lazy, rows_at
 from ..rows.robust import cast
 from ..rows.transfer import StreamedRows
@@ -301,10 +302,10 @@ class Data:
     def ranks(self):
         """Ranks of the rows of X, ordered by content; equal rows share a rank.
 
-        Rows of a kernel matrix keep their order, and count as distinct.
+        Rows of a kernel matrix keep their order; they are equal up to rounding.
         """
         if self.precomputed:
-            return np.arange(len(self.targets))
+            return _first_of_equal(self.X)
         return distinct_rows(self.X)[1]
 
     def distinct(self, rows):
@@ -320,11 +321,11 @@ class Data:
         """Return which of some rows are one observation, and how many each set holds.
 
         Equal rows with equal targets may be copies: they are one observation. But if
-        equal rows have other targets too, or many other repeated rows have, they are
-        replicates, which tell the noise: then each row, or unit of an integer weight,
-        is an observation. Copies of the whole table, or of a class, change nothing.
-        Most rows are not copied ten times: these are replicates without noise, such
-        as the rows of a category.
+        equal rows have different targets they are replicates, which tell the noise:
+        then each row, or unit of an integer weight, is an observation. Rows of a target
+        that no other set has are copies even then: numbers with noise do not agree by
+        chance, as labels do. Copies of the whole table, or of a class, change nothing.
+        The rows of cells are replicates even without noise (`_are_cells`).
 
         Returns
         -------
@@ -366,21 +367,27 @@ class Data:
         set_of_row = self.distinct(rows)[1]
         first, pair = self.distinct_with_targets(rows)
         own = set_of_row[first]
+        counts = self._counts(pair, rows)
+        several = (np.bincount(own) > 1)[own]
+        replicates = several.copy()
+        if self.groups is None:
+            targets = self.targets[rows[first]]
+            value = np.unique(targets, axis=0, return_inverse=True)[1].ravel()
+            replicates &= (np.bincount(value) > 1)[value]
+        if self._are_cells(rows):
+            replicates |= ~several
+            if several.any():
+                counts = counts // np.gcd.reduce(counts)
+        else:
+            counts = counts // self._copies(counts, rows[first])
+        return own, pair, np.where(replicates, counts, 1)
+
+    def _counts(self, which, rows):
+        """Return how many rows, or units of integer weights, each set has."""
         w = self.weights_of(rows)
         # Numbers of copies are whole, and have all digits.
         whole = (w == np.rint(w)).all() and w.sum() < 2.0**53
-        counts = np.bincount(pair, w if whole else None).astype(np.int64)
-        if self._are_replicates(np.bincount(pair), rows[first]):
-            return own, pair, counts
-        several = (np.bincount(own) > 1)[own]
-        repeated = (np.bincount(own, counts) > 1)[own]
-        # The part of the repeated rows that are in sets with several targets. In a
-        # table whose rows were copied it is 0; in one of categories whose labels are
-        # noisy it is near 1.
-        part = counts[several].sum() / max(counts[repeated].sum(), 1)
-        replicates = repeated if part >= 0.2 else several
-        counts = counts // self._copies(counts, rows[first])
-        return own, pair, np.where(replicates, counts, 1)
+        return np.bincount(which, w if whole else None).astype(np.int64)
 
     def _copies(self, counts, rows):
         """Return how often whole classes, or all rows, were copied, for each row."""
@@ -390,9 +397,22 @@ class Data:
             n_copies[group] = np.gcd.reduce(counts[groups == group])
         return n_copies[groups]
 
-    def _are_replicates(self, counts, rows):
-        """Whether rows stand there too often, `counts` times, to have been copied."""
-        return np.median(counts // self._copies(counts, rows)) >= 10
+    def _are_cells(self, rows):
+        """Whether the distinct rows are the cells of a table, observed repeatedly.
+
+        Other rows tell nothing of a cell: its rows must be left out one by one. That is
+        so if the distinct rows occur five times or more, and are too few to judge a
+        penalty, or levels of one category: any column then differs in one of them.
+        """
+        first, which = self.distinct(rows)
+        if len(first) == len(rows) or np.median(self._counts(which, rows)) < 5:
+            return False
+        if len(first) < TOO_FEW_ROWS:
+            return True
+        if self.precomputed or self.X.shape[1] < len(first) - 1:
+            return False
+        some = first[:TOO_FEW_ROWS], first  # most often a few tell
+        return all(_are_levels(rows_of(self.X, rows[part])) for part in some)
 
     def parts_of_sets(self, rows):
         """Return the part of the weight of its set that each row's observation has.
@@ -488,7 +508,7 @@ class Data:
         if self.precomputed or is_lazy(self.X):
             return self, self.shuffled(rows)
         first, which = self.distinct_with_targets(rows)
-        if self._are_replicates(np.bincount(which), rows[first]):
+        if self._are_cells(rows):
             return self, self.shuffled(rows)
         totals, data = np.bincount(which, self.weights_of(rows)), self
         if len(first) < len(rows):
@@ -606,6 +626,49 @@ def _stacked(X, Z):
 def rows_of(X, index):
     """Return some rows as an array in memory, or as a sparse array."""
     return X[index] if scipy.sparse.issparse(X) else rows_at(X, index)
+
+
+def _are_levels(X):
+    """Return whether any column differs in one of the distinct rows of X at most."""
+    if scipy.sparse.issparse(X):
+        return bool(((X != 0).sum(axis=0) <= 1).all())
+    X = to_numpy(X)
+    return bool(((X != np.median(X, axis=0)).sum(axis=0) <= 1).all())
+
+
+def _first_of_equal(K):
+    """Return the first row of K(X, X) that each one equals up to rounding, (n,).
+
+    Rows whose products with a random vector are close are compared.
+    """
+    xp, n = namespace(K), K.shape[0]
+    size = np.abs(to_numpy(xp.linalg.diagonal(K)).astype(np.float64)) ** 0.5
+    scale = np.where(size > 0, size, 1.0)
+    # Squared distances are often differences of large products.
+    rounding = max(100 * float(xp.finfo(K.dtype).eps), 1e-8)
+    vector = np.random.RandomState(0).standard_normal(n) / scale
+    vector = xp.asarray(vector, dtype=K.dtype, device=device_of(K))
+    product = to_numpy(K @ vector).astype(np.float64)
+    order = np.argsort(product)
+    is_far = np.diff(product[order]) > 4 * rounding * n**0.5 * scale[order][1:]
+    run = np.empty(n, dtype=np.int64)
+    run[order] = np.append(0, np.cumsum(is_far))
+    first, others = np.arange(n), np.arange(n)
+    for _ in range(10):  # rows of a run may differ, but seldom do
+        places = np.unique(run[others], return_index=True, return_inverse=True)[1:]
+        like = others[places[0]][places[1]]
+        others, like = others[like < others], like[like < others]
+        equal = np.empty(len(others), dtype=bool)
+        for part in slices(len(others), 256):
+            change = xp.abs(take(K, others[part]) - take(K, like[part]))
+            bound = rounding * size[others[part], None] * size
+            bound = xp.asarray(bound, dtype=K.dtype, device=device_of(K))
+            equal[part] = to_numpy(xp.all(change <= bound, axis=1))
+        first[others[equal]] = like[equal]
+        others = others[~equal]
+        if not len(others):
+            break
+    return first
 
 
 def _equal(X, row):
