@@ -1,6 +1,7 @@
 """Tables as people have them: many fill values, copies, few levels, heavy tails."""
 
 import warnings
+from itertools import product
 
 import numpy as np
 import pytest
@@ -485,6 +486,42 @@ def test_probabilities_of_cells_are_frequencies(family, cells, n, wrong):
 
     best = loss(smoothed(cell, labels, (cells, 5)))
     assert loss(model.predict_proba(np.eye(cells))) < 1.05 * best
+
+
+GRID = np.array(list(product(range(4), repeat=3)), dtype=float)
+
+
+@pytest.mark.parametrize("family", ["EigenPro", "Nystrom", "FalkonLike", "RFM"])
+def test_targets_of_columns_with_few_values(family):
+    """A grid of 64 cells, whose targets say nothing of each other."""
+    rng = np.random.default_rng(0)
+    of_cell, cell = rng.standard_normal(64), rng.integers(0, 64, 1000)
+    model = made(family, "Regressor").fit(GRID[cell], of_cell[cell])
+    assert_allclose(model.predict(GRID), of_cell, atol=1e-3)
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.03])
+@pytest.mark.parametrize("family", ["EigenPro", "Nystrom", "Nytro", "FalkonLike"])
+def test_probabilities_of_columns_with_few_values(family, wrong):
+    rng, grid = np.random.default_rng(0), GRID
+    of_cell, cell = rng.integers(0, 2, 64), rng.integers(0, 64, 2000)
+    labels = np.where(rng.random(2000) < wrong, 1 - of_cell[cell], of_cell[cell])
+    P = made(family, "Classifier").fit(grid[cell], labels).predict_proba(grid)
+    truth = (1 - wrong) * np.eye(2)[of_cell] + wrong * np.eye(2)[1 - of_cell]
+    best = -np.mean(np.sum(truth * np.log(np.maximum(truth, 1e-12)), axis=1))
+    assert -np.mean(np.sum(truth * np.log(P), axis=1)) < 1.05 * best + 1e-3
+
+
+@pytest.mark.parametrize("family", ["EigenPro", "Nystrom", "FalkonLike"])
+def test_copies_of_columns_with_few_values(family):
+    """All of a table six times: each row may stand for one."""
+    rng = np.random.default_rng(0)
+    X = 1.0 * rng.integers(0, 2, (300, 9))
+    y = X[:, 0] + X[:, 1] * X[:, 2] + rng.standard_normal(300)
+    model, T = made(family, "Regressor"), np.eye(9)
+    once = model.fit(X, y).predict(T)
+    six = model.fit(np.tile(X, (6, 1)), np.tile(y, 6)).predict(T)
+    assert_allclose(six, once, rtol=1e-5, atol=1e-6)
 
 
 def test_cells_that_are_sparse_or_scaled_are_the_same():

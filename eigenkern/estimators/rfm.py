@@ -198,10 +198,14 @@ class MetricProblem:
         self.known, self.xp, self.device = [], namespace(data.X), device_of(data.X)
         labels = data.groups is not None
         self._errors_of = _brier_scores_of_best_scale if labels else _squared_errors
+        cells = None
         if not data.constant:
-            data, rows = data.without_copies(_trained_rows(data))
+            rows = _trained_rows(data)
+            cells = data.take(rows) if data.are_cells(rows) else None
+            data, rows = data.without_copies(rows)
             data = data.take(np.sort(rows))
-        self._preparation, self._everything = model._preparation, data
+        self._preparation, self._distinct = model._preparation, data
+        self._everything = data if cells is None else cells
         self._train = draw(data, model.max_metric_rows)
         self._units = None
         if not labels and data.targets.shape[1] > 1:  # all outputs matter alike
@@ -225,6 +229,8 @@ class MetricProblem:
         n, judged = len(self._train.targets), self._validation[1]
         self.plan = model._plan(shape_of(model, self._everything, n, judged))
         self.kinds = self.plan.kinds if self._compares else ()
+        if cells is not None and model.metric == "auto":
+            self.kinds = self.kinds[:1]  # X R with a full one would hide the cells
         self._graded = draw(self._train, self.plan.n_graded)
         self._seed = data.rng.randint(2**31 - 1)
         self._compared = draw(self._train, self.plan.n_compared)
@@ -256,7 +262,7 @@ class MetricProblem:
         self.scaling, (scale, self._frame) = best, self._scaling_of(best)
         self._validation = scale(X), *others
         scaled = {}  # some of these may be the same rows
-        for name in ("_everything", "_train", "_graded", "_compared"):
+        for name in ("_everything", "_distinct", "_train", "_graded", "_compared"):
             rows = getattr(self, name)
             if id(rows) not in scaled:
                 scaled[id(rows)] = rows, replace(rows, X=scale(rows.X))
@@ -266,7 +272,7 @@ class MetricProblem:
         """Return a function that scales rows, and the frame that it keeps them in."""
         scaled = partial(self._preparation.scaled, scaling=name)
         # A metric adds columns up: a fill value would cost all of them their digits.
-        frame = frame_of_distances(scaled(sampled(self._everything.X)))
+        frame = frame_of_distances(scaled(sampled(self._distinct.X)))
         return lambda X: without_far_values(scaled(X), *frame), frame
 
     def _hold_out(self, fraction):
@@ -290,18 +296,29 @@ class MetricProblem:
         return True
 
     def _fit(
-        self, root, kernel, data, *, local=None, n_left_out=0, keep=None, **parameters
+        self,
+        root,
+        kernel,
+        data,
+        *,
+        distinct=None,
+        local=None,
+        n_left_out=0,
+        keep=None,
+        **parameters,
     ):
         """Return a model, with other parameters, fitted to the rows of X R.
 
         It is a clone of the estimator, or of `local`, a model of parts, with the
-        arguments `keep` of a checkpoint. For `n_left_out` see `_EigenPro`.
+        arguments `keep` of a checkpoint. The median distance is that of `distinct` rows
+        if some are repeated. For `n_left_out` see `_EigenPro`.
         """
         model, X = clone(local or self._estimator), mapped(data.X, root)
         if kernel is not None:
             name, width = kernel
             rng = np.random.RandomState(model.random_state)
-            median = make_kernel(name, "median", X, rng).bandwidth
+            of = X if distinct is None else mapped(distinct.X, root)
+            median = make_kernel(name, "median", of, rng).bandwidth
             parameters |= {"kernel": name, "bandwidth": width * median}
         model.set_params(**parameters)
         model._tells_outcome = False  # the last fit speaks for all
@@ -478,7 +495,7 @@ class MetricProblem:
         """Return a model of all rows, in parts if the plan says so."""
         data = self._everything
         n_left_out = ERROR_BAR_ROWS if data.groups is None else 0
-        given = {"n_left_out": n_left_out}
+        given = {"n_left_out": n_left_out, "distinct": self._distinct}
         if "n_parts" in self.plan.fits[-1].chosen:
             checkpoint = self._model._checkpoint_of_parts
             given["local"] = self._model._local(**self._estimator.get_params())

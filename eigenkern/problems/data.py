@@ -325,7 +325,7 @@ class Data:
         then each row, or unit of an integer weight, is an observation. Rows of a target
         that no other set has are copies even then: numbers with noise do not agree by
         chance, as labels do. Copies of the whole table, or of a class, change nothing.
-        The rows of cells are replicates even without noise (`_are_cells`).
+        The rows of cells are replicates even without noise (`are_cells`).
 
         Returns
         -------
@@ -374,7 +374,7 @@ class Data:
             targets = self.targets[rows[first]]
             value = np.unique(targets, axis=0, return_inverse=True)[1].ravel()
             replicates &= (np.bincount(value) > 1)[value]
-        if self._are_cells(rows):
+        if self.are_cells(rows):
             replicates |= ~several
             if several.any():
                 counts = counts // np.gcd.reduce(counts)
@@ -397,22 +397,33 @@ class Data:
             n_copies[group] = np.gcd.reduce(counts[groups == group])
         return n_copies[groups]
 
-    def _are_cells(self, rows):
-        """Whether the distinct rows are the cells of a table, observed repeatedly.
+    def are_cells(self, rows, *, of_few_levels=True):
+        """Return whether the distinct rows are cells of a table, observed repeatedly.
 
-        Other rows tell nothing of a cell: its rows must be left out one by one. That is
+        Other rows tell little of a cell: its rows must be left out one by one. That is
         so if the distinct rows occur five times or more, and are too few to judge a
-        penalty, or levels of one category: any column then differs in one of them.
+        penalty, or levels of one category: any column then differs in one of them. So
+        it is if columns have few levels, unless the whole table may have been copied
+        or this does not count.
         """
         first, which = self.distinct(rows)
-        if len(first) == len(rows) or np.median(self._counts(which, rows)) < 5:
+        counts = self._counts(which, rows)
+        if np.median(counts) < 5:
             return False
         if len(first) < TOO_FEW_ROWS:
             return True
-        if self.precomputed or self.X.shape[1] < len(first) - 1:
+        if self.precomputed:
             return False
-        some = first[:TOO_FEW_ROWS], first  # most often a few tell
-        return all(_are_levels(rows_of(self.X, rows[part])) for part in some)
+        tests = [_are_levels]
+        if of_few_levels:
+            one, pair = self.distinct_with_targets(rows)
+            counts = self._counts(pair, rows)
+            if np.median(counts // self._copies(counts, rows[one])) >= 5:
+                tests.append(_have_few_levels)
+        some = first[: 2 * TOO_FEW_ROWS], first  # most often a few tell
+        return any(
+            all(test(rows_of(self.X, rows[part])) for part in some) for test in tests
+        )
 
     def parts_of_sets(self, rows):
         """Return the part of the weight of its set that each row's observation has.
@@ -508,7 +519,7 @@ class Data:
         if self.precomputed or is_lazy(self.X):
             return self, self.shuffled(rows)
         first, which = self.distinct_with_targets(rows)
-        if self._are_cells(rows):
+        if self.are_cells(rows, of_few_levels=False):
             return self, self.shuffled(rows)
         totals, data = np.bincount(which, self.weights_of(rows)), self
         if len(first) < len(rows):
@@ -634,6 +645,14 @@ def _are_levels(X):
         return bool(((X != 0).sum(axis=0) <= 1).all())
     X = to_numpy(X)
     return bool(((X != np.median(X, axis=0)).sum(axis=0) <= 1).all())
+
+
+def _have_few_levels(X):
+    """Return whether the columns of X have fewer values than a penalty needs rows."""
+    if scipy.sparse.issparse(X):
+        return False
+    changes = np.diff(np.sort(to_numpy(X), axis=0), axis=0) != 0
+    return bool((changes.sum(axis=0) < TOO_FEW_ROWS - 1).all())
 
 
 def _first_of_equal(K):
