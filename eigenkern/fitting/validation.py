@@ -158,15 +158,12 @@ def check_kernel_parameters(estimator):
 
 def check_one_bandwidth(kernel, bandwidth):
     """Raise a ValueError if `bandwidth` is set beside a kernel that has its own."""
-    if not callable(kernel) or bandwidth in ("auto", "median"):
-        return
-    own = "which has its own: pass the kernel by name, or search over kernel__bandwidth"
-    if not isinstance(kernel, Kernel):
-        own = "a function that does without: pass the kernel by name"
-    raise ValueError(
-        f"bandwidth must be left at its default with kernel={kernel!r}, {own}; got "
-        f"{bandwidth!r}"
-    )
+    if isinstance(kernel, Kernel) and bandwidth not in ("auto", "median"):
+        raise ValueError(
+            f"bandwidth must be left at its default with kernel={kernel!r}, which has "
+            "its own: pass the kernel by name, or search over kernel__bandwidth; got "
+            f"{bandwidth!r}"
+        )
 
 
 def check_method(centers, methods):
