@@ -223,6 +223,9 @@ class MetricProblem:
             self._compares = self._hold_out(model.validation_fraction)
         elif self._compares:
             X, targets, _, w = data.validation
+            if w is not None:  # an infinite error times 0 is not a number
+                some = np.flatnonzero(w)
+                X, targets, w = take(X, some), targets[some], w[some]
             self._validation = cast(X, data.X.dtype), targets, w
         if not self._compares:
             self._validation = data.X, data.targets, data.weights
@@ -495,7 +498,9 @@ class MetricProblem:
         """Return a model of all rows, in parts if the plan says so."""
         data = self._everything
         n_left_out = ERROR_BAR_ROWS if data.groups is None else 0
-        given = {"n_left_out": n_left_out, "distinct": self._distinct}
+        given = {"n_left_out": n_left_out}
+        if data is not self._distinct:
+            given["distinct"] = self._distinct
         if "n_parts" in self.plan.fits[-1].chosen:
             checkpoint = self._model._checkpoint_of_parts
             given["local"] = self._model._local(**self._estimator.get_params())
@@ -556,15 +561,15 @@ class MetricProblem:
             w = np.ones(len(Y)) if w is None else w / w.mean()
             order = np.random.RandomState(self._seed).permutation(len(data.targets))
             # The model may have no penalty, or one that suits its few centers.
-            direct = EigenProRegressor(model.kernel_, random_state=self._seed)
+            options = {"random_state": self._seed, "device": self._model.device}
+            direct = EigenProRegressor(model.kernel_, **options)
             direct._tells_outcome, few = False, data.take(order[:ERROR_BAR_ROWS])
             direct.fit(mapped(few.X, root), few.labels, few.weights)
             ridge = direct.alpha_ * len(few.targets)
             own = data.weights_of(order)
-            ridges, some = ridge * own.mean() / own, w > 0
-            X = take(mapped(X, root), np.flatnonzero(some))
-            values = values[some] * units, Y[some] * units, w[some]
-            left_out = LeftOut(X, *values, None, order, ridges, len(order), ridge)
+            ridges = ridge * own.mean() / own
+            values = mapped(X, root), values * units, Y * units, w
+            left_out = LeftOut(*values, None, order, ridges, len(order), ridge)
             data = replace(data, targets=data.targets * units)
         if left_out is None:
             return None

@@ -414,16 +414,18 @@ class Data:
             return True
         if self.precomputed:
             return False
-        tests = [_are_levels]
-        if of_few_levels:
-            one, pair = self.distinct_with_targets(rows)
-            counts = self._counts(pair, rows)
-            if np.median(counts // self._copies(counts, rows[one])) >= 5:
-                tests.append(_have_few_levels)
         some = first[: 2 * TOO_FEW_ROWS], first  # most often a few tell
-        return any(
-            all(test(rows_of(self.X, rows[part])) for part in some) for test in tests
-        )
+
+        def all_rows(test):
+            return all(test(rows_of(self.X, rows[part])) for part in some)
+
+        if self.X.shape[1] >= len(first) - 1 and all_rows(_are_levels):
+            return True
+        if not of_few_levels or not all_rows(_have_few_levels):
+            return False
+        first, which = self.distinct_with_targets(rows)
+        counts = self._counts(which, rows)
+        return np.median(counts // self._copies(counts, rows[first])) >= 5
 
     def parts_of_sets(self, rows):
         """Return the part of the weight of its set that each row's observation has.

@@ -7,7 +7,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
-from eigenkern import RFMClassifier, RFMRegressor
+from eigenkern import NytroRegressor, RFMClassifier, RFMRegressor
+from eigenkern.estimators.rfm import MetricProblem
 from eigenkern.inspection import gradient
 
 pd = pytest.importorskip("pandas")
@@ -137,3 +138,28 @@ def test_gradients_of_blended_parts_are_in_the_users_units(scaling, rng, small_p
         # where no quantile, no kink of the kernel and no end of a part lies between
         same = np.isclose(G[:, j], slope, rtol=1e-2, atol=1e-3)
         assert same.mean() > 0.85
+
+
+@pytest.mark.parametrize("estimator", [None, NytroRegressor()], ids=str)
+def test_validation_rows_without_weight(estimator, rng, monkeypatch):
+    """They change nothing, also where a scaling has no model."""
+    X = np.sinh(2 * rng.standard_normal((460, 3)))
+    y = np.tanh(X[:, 0]) + 0.3 * rng.standard_normal(460)
+    y[260:360] = 1e6
+    w, calls = np.append(np.zeros(100), np.ones(100)), []
+    errors_of = MetricProblem._errors
+
+    def errors(problem, *model):
+        calls.append(model)
+        if len(calls) == 2:
+            raise ArithmeticError
+        return errors_of(problem, *model)
+
+    monkeypatch.setattr(MetricProblem, "_errors", errors)
+    model = machine(estimator=estimator)
+    expected = model.fit(X[:260], y[:260], None, X[360:], y[360:])
+    expected = expected.predict(X[:260], return_std=True)
+    assert len(calls) > 2
+    calls.clear()
+    found = model.fit(X[:260], y[:260], None, X[260:], y[260:], w)
+    assert_array_equal(found.predict(X[:260], return_std=True), expected)
