@@ -20,12 +20,13 @@ rng = np.random.RandomState(0)
 X = rng.standard_normal((4200, 6))
 y = np.sin(X[:, 0]) + X[:, 1] * X[:, 2] + 0.3 * rng.standard_normal(len(X))
 c = (y > 0.5).astype(int) + (y > 1.0)
-few, epochs = slice(0, 1500), {"algorithm": "eigenpro2", "max_iter": 3}
+few, half = slice(0, 1500), slice(0, 2100)
+epochs = {"algorithm": "eigenpro2", "max_iter": 3}
 models = {
     "direct": (ek.EigenProRegressor(), few),
     "direct, labels": (ek.EigenProClassifier(), few),
-    "epochs": (ek.EigenProRegressor(**epochs), None),
-    "epochs, labels": (ek.EigenProClassifier(**epochs), None),
+    "epochs": (ek.EigenProRegressor(**epochs), half),
+    "epochs, labels": (ek.EigenProClassifier(**epochs), half),
     "on centers": (ek.EigenProRegressor(n_centers=400, max_iter=2), None),
     "projected": (
         ek.EigenProRegressor(n_centers=400, max_iter=2, algorithm="eigenpro4"), None

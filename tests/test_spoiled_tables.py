@@ -500,6 +500,41 @@ def test_targets_of_columns_with_few_values(family):
     assert_allclose(model.predict(GRID), of_cell, atol=1e-3)
 
 
+@pytest.mark.parametrize("family", ["EigenPro", "Nystrom", "FalkonLike", "RFM"])
+def test_numbers_of_observations_of_cells_are_copies(family):
+    rng = np.random.default_rng(0)
+    of_cell, counts = rng.integers(0, 2, 64), rng.integers(7, 30, 64)
+    cell = rng.permutation(np.repeat(np.arange(64), counts))
+    one_hot = np.concatenate([np.eye(4)[column.astype(int)] for column in GRID.T], 1)
+    for grid in (GRID, one_hot):
+        model = made(family, "Classifier").fit(grid[cell], of_cell[cell])
+        P = model.predict_proba(grid)
+        assert log_loss(of_cell, P) < 0.01
+        model.fit(grid, of_cell, sample_weight=counts)
+        assert_allclose(model.predict_proba(grid), P, atol=1e-6)
+
+
+@pytest.mark.parametrize("levels, d", [(4, 6), (3, 6), (4, 4)])
+@pytest.mark.parametrize("family", ["EigenPro", "Nystrom", "Nytro", "RFM"])
+def test_whole_weights_of_a_survey_are_no_numbers_of_observations(family, levels, d):
+    """Nor are copies of rows of which many combinations do not occur."""
+    rng = np.random.default_rng(0)
+    X = 1.0 * rng.integers(0, levels, (800, d))
+    y = X[:, 0] + X[:, 1] * (X[:, 2] > 1) + 2 * rng.standard_normal(800)
+    w = rng.integers(100, 2000, 800)
+    for kind, targets in (("Regressor", y), ("Classifier", (y > 2).astype(int))):
+        model = made(family, kind)
+        predict = "predict" if kind == "Regressor" else "predict_proba"
+        whole = getattr(model.fit(X, targets, sample_weight=w), predict)(X)
+        other = getattr(model.fit(X, targets, sample_weight=w + 0.3), predict)(X)
+        assert_allclose(whole, other, atol=0.01)
+    if levels**d > 4000:
+        i = np.repeat(np.arange(800), rng.integers(5, 10, 800))
+        copied = made(family, "Regressor").fit(X[i], y[i]).predict(X)
+        weighted = made(family, "Regressor").fit(X, y, sample_weight=np.bincount(i))
+        assert_allclose(copied, weighted.predict(X), atol=1e-5)
+
+
 @pytest.mark.parametrize("wrong", [0.0, 0.03])
 @pytest.mark.parametrize("family", ["EigenPro", "Nystrom", "Nytro", "FalkonLike"])
 def test_probabilities_of_columns_with_few_values(family, wrong):

@@ -338,7 +338,7 @@ class Data:
             `distinct`.
         """
         n, (first, set_of_row) = len(rows), self.distinct(rows)
-        if len(first) == n:
+        if len(first) == n and not self.are_cells(rows):
             return first, set_of_row, np.ones(n)
         own, pair, n_of_pair = self._pairs(rows)
         n_rows = np.bincount(pair)
@@ -383,11 +383,24 @@ class Data:
         return own, pair, np.where(replicates, counts, 1)
 
     def _counts(self, which, rows):
-        """Return how many rows, or units of integer weights, each set has."""
-        w = self.weights_of(rows)
-        # Numbers of copies are whole, and have all digits.
-        whole = (w == np.rint(w)).all() and w.sum() < 2.0**53
-        return np.bincount(which, w if whole else None).astype(np.int64)
+        """Return how many rows each set has, or units of weights that are numbers."""
+        numbers = self.weights_of(rows) if self._weights_are_numbers(rows) else None
+        return np.bincount(which, numbers).astype(np.int64)
+
+    def _weights_are_numbers(self, rows):
+        """Return whether weights are numbers of observations.
+
+        These are whole, and have all digits. Above five they are more likely
+        importances, unless no two rows are equal, or none that have equal targets,
+        which others have as well.
+        """
+        w, n = self.weights_of(rows), len(rows)
+        if (w != np.rint(w)).any() or w.sum() >= 2.0**53:
+            return False
+        if w.sum() <= 5 * n or len(self.distinct(rows)[0]) == n:
+            return True
+        one_of_each = len(self.distinct_with_targets(rows)[0]) == n
+        return one_of_each and len(np.unique(self.targets[rows], axis=0)) < n
 
     def _copies(self, counts, rows):
         """Return how often whole classes, or all rows, were copied, for each row."""
@@ -403,25 +416,25 @@ class Data:
         Other rows tell little of a cell: its rows must be left out one by one. That is
         so if the distinct rows occur five times or more, and are too few to judge a
         penalty, or levels of one category: any column then differs in one of them. So
-        it is if columns have few levels, unless the whole table may have been copied
-        or this does not count.
+        it is if nearly all combinations of few levels occur, unless the whole table may
+        have been copied or this does not count. But if many do not occur, what matters
+        is how well others tell them; that they occur five times is then no chance.
         """
         first, which = self.distinct(rows)
         counts = self._counts(which, rows)
-        if np.median(counts) < 5:
+        if not len(rows) or np.median(counts) < 5:
             return False
         if len(first) < TOO_FEW_ROWS:
             return True
         if self.precomputed:
             return False
-        some = first[: 2 * TOO_FEW_ROWS], first  # most often a few tell
-
-        def all_rows(test):
-            return all(test(rows_of(self.X, rows[part])) for part in some)
-
-        if self.X.shape[1] >= len(first) - 1 and all_rows(_are_levels):
-            return True
-        if not of_few_levels or not all_rows(_have_few_levels):
+        if self.X.shape[1] >= len(first) - 1:
+            some = first[: 2 * TOO_FEW_ROWS], first  # most often a few tell
+            if all(_are_levels(rows_of(self.X, rows[part])) for part in some):
+                return True
+        if not of_few_levels or scipy.sparse.issparse(self.X):
+            return False
+        if not _are_combinations(to_numpy(rows_of(self.X, rows[first]))):
             return False
         first, which = self.distinct_with_targets(rows)
         counts = self._counts(which, rows)
@@ -478,9 +491,9 @@ class Data:
         """
         n = len(rows)
         first, which = self.distinct(rows)
-        if len(first) == n:
-            return self.unmerged(self.shuffled(rows))
         n_of_set = self.observations(rows)[2]
+        if len(first) == n and (n_of_set == 1).all():
+            return self.unmerged(self.shuffled(rows))
         if len(first) < fewest:
             each = (n_of_set / np.bincount(which))[which]
             order = self.rng.permutation(np.argsort(which, kind="stable"))
@@ -525,7 +538,11 @@ class Data:
             return self, self.shuffled(rows)
         totals, data = np.bincount(which, self.weights_of(rows)), self
         if len(first) < len(rows):
-            data = self._with(rows[first], totals, self.targets[rows[first]])
+            if not self._weights_are_numbers(rows):  # nor are their sums
+                mean = totals.mean()
+                totals, data = totals / mean, replace(self, weights=self.weights / mean)
+                vars(data)["ranks"] = self.ranks
+            data = data._with(rows[first], totals, self.targets[rows[first]])
         order = self.rng.permutation(np.argsort(rows[first]))
         return data, rows[first[order]]
 
@@ -649,12 +666,23 @@ def _are_levels(X):
     return bool(((X != np.median(X, axis=0)).sum(axis=0) <= 1).all())
 
 
-def _have_few_levels(X):
-    """Return whether the columns of X have fewer values than a penalty needs rows."""
-    if scipy.sparse.issparse(X):
-        return False
-    changes = np.diff(np.sort(to_numpy(X), axis=0), axis=0) != 0
-    return bool((changes.sum(axis=0) < TOO_FEW_ROWS - 1).all())
+def _are_combinations(X):
+    """Return whether the rows are nearly all combinations of few values of columns.
+
+    Neighbouring columns of which only one is above its least value are a category.
+    """
+    most, n_combinations = 1.1 * len(X), 1
+    n_values, above = 0, np.zeros(len(X), dtype=bool)
+    for column in X.T:
+        values = np.unique(column)
+        is_above = column > values[0]
+        if (above & is_above).any():
+            n_combinations *= n_values + (not above.all())
+            n_values, above = 0, np.zeros_like(above)
+        n_values, above = n_values + len(values) - 1, above | is_above
+        if n_values >= TOO_FEW_ROWS or n_combinations * n_values > most:
+            return False
+    return n_combinations * (n_values + (not above.all())) <= most
 
 
 def _first_of_equal(K):
