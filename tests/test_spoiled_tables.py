@@ -535,6 +535,51 @@ def test_whole_weights_of_a_survey_are_no_numbers_of_observations(family, levels
         assert_allclose(copied, weighted.predict(X), atol=1e-5)
 
 
+def counted(rng, n):
+    """Return a table of rows, labels and their numbers, and the probabilities."""
+    X = 1.0 * rng.integers(0, 4, (n, 3))
+
+    def probability(X):
+        return 1 / (1 + np.exp(2 - 0.6 * X[:, 0] + (X[:, 1] > 1) - 0.3 * X[:, 2]))
+
+    y = rng.binomial(1, probability(X))
+    table, counts = np.unique(np.c_[X, y], axis=0, return_counts=True)
+    p = probability(GRID)
+    return table[:, :3], table[:, 3].astype(int), counts, np.c_[1 - p, p]
+
+
+@pytest.mark.parametrize("class_weight", ["balanced", {0: 0.3, 1: 0.7}])
+@pytest.mark.parametrize("family", ["EigenPro", "Nystrom", "Nytro", "RFM"])
+def test_class_weights_of_a_table_of_counts(family, class_weight):
+    """They leave numbers of observations what they are."""
+    X, y, counts, P = counted(np.random.default_rng(0), 3000)
+    model = made(family, "Classifier").set_params(class_weight=class_weight)
+    Q = model.fit(X, y, sample_weight=counts).predict_proba(GRID)
+    entropy = -np.mean(np.sum(P * np.log(P), axis=1))
+    assert -np.mean(np.sum(P * np.log(Q), axis=1)) < 1.015 * entropy
+    if class_weight != "balanced":  # which counts rows, whatever their weights
+        i = np.repeat(np.arange(len(y)), counts)
+        copied = model.fit(X[i], y[i]).predict_proba(GRID)
+        assert_allclose(Q, copied, atol=0.01)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        NystromClassifier(loss="log_loss", random_state=0),
+        EigenProClassifier(early_stopping=True, algorithm="eigenpro2", random_state=0),
+        NytroClassifier(selection="holdout", random_state=0),
+    ],
+    ids=["log loss", "early stopping", "holdout"],
+)
+def test_held_out_rows_of_a_table_of_counts(model):
+    """All rows with one label of a cell are not held out without the others."""
+    X, y, counts, P = counted(np.random.default_rng(0), 3000)
+    Q = clone(model).fit(X, y, sample_weight=counts).predict_proba(GRID)
+    entropy = -np.mean(np.sum(P * np.log(P), axis=1))
+    assert -np.mean(np.sum(P * np.log(Q), axis=1)) < 1.05 * entropy
+
+
 @pytest.mark.parametrize("wrong", [0.0, 0.03])
 @pytest.mark.parametrize("family", ["EigenPro", "Nystrom", "Nytro", "FalkonLike"])
 def test_probabilities_of_columns_with_few_values(family, wrong):

@@ -283,7 +283,8 @@ class _EigenPro(Streaming, KernelModel):
         batches : iterable or callable
             Pieces ``(X, y)`` or ``(X, y, sample_weight)``. A callable is called without
             arguments at the start of every epoch and returns an iterable. An iterator,
-            such as a generator, is read once: one epoch.
+            such as a generator, is read once: one epoch, before which the first rows
+            are learned up to five times, as long as the loss falls (if ``max_iter>1``).
         classes : array of shape (n_classes,), default=None
             All labels that will occur, for a classifier. None: those of the first rows.
 

@@ -18,7 +18,6 @@ from ..methods.left_out import (
     unseen,
     validation_errors,
     with_ones,
-    without_row,
 )
 from ..methods.moments import Moments
 from ..methods.newton import Logistic, Preconditioner, best_of_path
@@ -256,22 +255,21 @@ class CenterProblem(LeastSquares):
 
     # Models
 
-    def variance_attributes(self, factor):
-        # A residual has the variance s^2 (k(x, x) - |P|^2) + sigma^2 / (w (1 - h)).
-        xp, equations, L = self.xp, self.everything, self.whitening.L
+    def _rows_of_variances(self):
         able = np.flatnonzero(self._able_to_leave_out())
-        n = n_left_out(len(self.all.index), 1 / 8)
-        rows = self.all.part_at(np.sort(shuffled(able)[:n]))
-        w, Y = rows.weights, rows.targets - equations.mean
+        return np.sort(shuffled(able)[: n_left_out(len(self.all.index), 1 / 8)])
+
+    def _without_and_unseen(self, sets, factor, rows, diagonal):
+        xp, L = self.xp, self.whitening.L
         K = self.matrix_of(rows).block(dtype=xp.float64)
         P = solve_triangular(L, K.T)
-        kept = kept_of_features(factor.L, P, w, EPS)
-        values = with_ones(Y) - P.T @ equations.solve(factor)
-        residuals = without_row(values, Y, w, equations.weight) / kept[:, None]
-        diagonal = self.kernel.diagonal(xp.astype(self.to_compute(rows.X), xp.float64))
-        found = residuals, unseen(P, diagonal), 1 / (w * kept)
-        used = self.whitening.kept
-        return self._variance_attributes(found, diagonal, w, factor, factor.L, used, L)
+        w = xp.asarray(sets.weights, device=self.device)
+        kept = to_numpy(kept_of_features(factor.L, P, w, EPS))
+        values = with_ones(sets.targets) - to_numpy(P.T @ self.everything.solve(factor))
+        return values, kept, 1.0, to_numpy(unseen(P, diagonal))
+
+    def _posterior_factors(self, factor):
+        return factor.L, self.whitening.kept, self.whitening.L
 
     def expand(self, b):
         """Return R b, the coefficients of the centers that are kept."""

@@ -5,12 +5,12 @@ from copy import copy
 import numpy as np
 
 from ..arrays.array import scatter, to_numpy
-from ..arrays.linalg import eigh, inverse_diagonal, inverse_squares
+from ..arrays.linalg import eigh, inverse_squares
 from ..arrays.threads import cached_property
 from ..kernels import is_semidefinite
 from ..losses import mean_of_targets
 from ..methods.direct import N_DIAGONAL, usual_size
-from ..methods.left_out import n_left_out, prediction_errors, without_row
+from ..methods.left_out import n_left_out, prediction_errors
 from ..methods.moments import WeightedKernel
 from ..operators.blocks import blocks
 from ..operators.cached import keep
@@ -113,25 +113,21 @@ class RowProblem(LeastSquares):
 
     # Models
 
-    def variance_attributes(self, factor):
-        # Leave out the last rows, which should be a sample of all rows: the last
-        # entries of the inverse depend on no other rows of L. With A = K + c W^-1 the
-        # residual [A^-1 y]_i / [A^-1]_ii has the variance s^2 / [A^-1]_ii, of which
-        # s^2 c / w_i is noise.
-        xp, rows, equations, L = self.xp, self.all, self.everything, factor.L
-        first = len(rows.index) - n_left_out(len(rows.index), 1 / 4)
-        last = rows.part(first, None)
-        w, inverse = last.weights, inverse_diagonal(L[first:, first:])
-        b, Y = equations.solve(factor)[first:, :], last.targets - equations.mean
-        residuals = without_row(b, Y, w, equations.weight)
-        residuals = residuals / (xp.sqrt(w) * inverse)[:, None]
-        unseen = (1 / inverse - factor.ridge) / w
-        unseen = xp.where(unseen > 0, unseen, xp.zeros_like(unseen))
-        X = xp.astype(self.to_compute(last.X), xp.float64)
-        if not bool(xp.all(rows.weights == 1)):
-            L = L / xp.sqrt(rows.weights)[:, None]
-        found, diagonal = (residuals, unseen, 1 / w), self.kernel.diagonal(X)
-        return self._variance_attributes(found, diagonal, w, factor, L, rows.index)
+    def _rows_of_variances(self):
+        # The last rows, a sample of all: the last entries of the inverse depend on no
+        # other rows of L.
+        n = len(self.all.index)
+        return np.arange(n - n_left_out(n, 1 / 4), n)
+
+    def _without_and_unseen(self, sets, factor, rows, diagonal):
+        # The variance of f is that of its value without the row.
+        return *self.without(sets, factor), None
+
+    def _posterior_factors(self, factor):
+        L, weights = factor.L, self.all.weights
+        if not bool(self.xp.all(weights == 1)):
+            L = L / self.xp.sqrt(weights)[:, None]
+        return L, self.all.index, None
 
     def initial_coef(self):
         """Return the coefficients of the constant model."""

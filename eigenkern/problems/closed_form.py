@@ -455,15 +455,9 @@ class LeastSquares(Problem):
         rows of `all` may be left out, besides replicates; if a class has no such row,
         all of its rows may be. None: rows that are not centers, if there are enough.
         """
-        rows, source, members = self.all, self._data, self.all.index
-        if self._merged is not None:
-            source, members = self._merged.source, self._merged.members
+        source, members, own, n_observations = self._observations()
         # A sample of the sets of each class that may be left out.
-        first, which = source.distinct(rows.index)
-        own, n_observations = (
-            source.distinct(members)[1],
-            source.observations(members)[2],
-        )
+        first, which = source.distinct(self.all.index)
         codes, w = source.groups[members], source.weights_of(members)
         shape = len(first), int(codes.max()) + 1
         of_class = np.bincount(own * shape[1] + codes, w, shape[0] * shape[1])
@@ -476,12 +470,7 @@ class LeastSquares(Problem):
         chosen = np.flatnonzero(able)[chosen]
         n_able, n_all = np.bincount(classes[able]), np.bincount(classes)
         stands_for = stands_for * (n_all / np.maximum(n_able, 1))[classes[chosen]]
-        position = np.flatnonzero(np.isin(which, chosen))
-        which = np.searchsorted(chosen, which[position])
-        one = np.unique(which, return_index=True)[1]
-        weights, targets = (to_numpy(a)[position] for a in (rows.weights, rows.targets))
-        sets = merged(one, which, targets, weights)
-        sets = Sets(position, which, weights, position[one], *sets)
+        sets = self._sets(which, chosen)
         # What the models without them are.
         if path is not None:
             values, kept, unit = self._without_of_path(sets, path)
@@ -499,6 +488,24 @@ class LeastSquares(Problem):
         weights = source.weights_of(members) * stands_for[own]
         n = float(n_observations[chosen].sum())
         return OutOfSample(values, Y, weights, n)
+
+    def _sets(self, which, chosen):
+        """Return the rows of some sets; `which` (n,) are the sets of all rows."""
+        position = np.flatnonzero(np.isin(which, chosen))
+        which = np.searchsorted(chosen, which[position])
+        one = np.unique(which, return_index=True)[1]
+        rows = self.all
+        weights, targets = (to_numpy(a)[position] for a in (rows.weights, rows.targets))
+        sets = merged(one, which, targets, weights)
+        return Sets(position, which, weights, position[one], *sets)
+
+    def _observations(self):
+        """Return data, rows, their sets, and the observations in each set of `all`."""
+        source, members = self._data, self.all.index
+        if self._merged is not None:
+            source, members = self._merged.source, self._merged.members
+        own = source.distinct(members)[1]
+        return source, members, own, source.observations(members)[2]
 
     def _without_of_path(self, sets, path):
         """Return the same as ``without`` of a model by its filter; sets are rows."""
@@ -577,44 +584,57 @@ class LeastSquares(Problem):
             pieces.append(self.to_source(self.xp.permute_dims(coefs, (2, 0, 1))))
         return namespace(pieces[0]).concat(pieces)
 
-    def _variance_attributes(
-        self, found, diagonal, weights, factor, L, index, features=None
-    ):
+    def variance_attributes(self, factor):
         """Return the attributes that variances need, arrays where X lives.
 
-        The symbols are those of `methods.left_out`.
-
-        Parameters
-        ----------
-        found : tuple of arrays of shape (m, l), (m,) and (m,)
-            Left-out residuals, and factors of s^2 and sigma^2 in their variances.
-        diagonal, weights : arrays of shape (m,)
-            k(x, x) and the weights of these rows.
-        factor : Factor
-        L, index : array of shape (p, p) and ndarray of shape (p,)
-            M, or W^-1/2 M with the full kernel; the centers that it belongs to.
-        features : array of shape (p, p), default=None
-            L of the features L^-1 K(Z, x). None: those of the full kernel.
+        Some observations are left out, as by `left_out`; the symbols are those of
+        `methods.left_out`.
         """
-        rows, largest = self.all, float(self.xp.mean(diagonal))
-        spread = None
-        if float(self.xp.max(diagonal) - self.xp.min(diagonal)) <= 1e-6 * largest:
+        xp, equations, c = self.xp, self.everything, factor.ridge
+        source, all_members, own, n_observations = self._observations()
+        which = source.distinct(self.all.index)[1]
+        chosen = np.unique(which[self._rows_of_variances()])
+        sets = self._sets(which, chosen)
+        rows = self.all.part_at(sets.first)
+        diagonal = self.kernel.diagonal(xp.astype(self.to_compute(rows.X), xp.float64))
+        found = self._without_and_unseen(sets, factor, rows, diagonal)
+        values, kept, unit, unseen = found
+        # Their observations, with the weights v.
+        taken = np.isin(own, chosen)
+        members, own = all_members[taken], np.searchsorted(chosen, own[taken])
+        part = source.parts_of_sets(all_members)[taken]
+        w, kept, mean = sets.weights[own], kept[own], sets.targets[own]
+        Y, v = source.targets[members] - self.intercept, part * w
+        centered = Y - to_numpy(equations.mean)
+        residuals = without_row(values[own], centered, v, equations.weight)
+        residuals = Y - values_left_out(Y, mean, residuals, kept, part, unit)
+        # The variance of the value without an observation is h / (w (1 - v h / w))
+        # times sigma^2, with the full kernel s^2 c.
+        h = np.clip(1.0 - unit * kept, 0.0, 1.0)
+        left = np.where(part < 1, (1.0 - part * h) / (unit or 1.0), kept)
+        of_value = h / (left * w)
+        if unseen is None:
+            unseen, noise = of_value, 1.0 / v
+        else:
+            unseen, noise = unseen[own], of_value + 1.0 / v
+        largest, spread = float(xp.mean(diagonal)), None
+        if float(xp.max(diagonal) - xp.min(diagonal)) <= 1e-6 * largest:
             # A kernel such as the polynomial has no limit far from the rows.
-            squares = (rows.targets - self.mean(rows)) ** 2
-            spread = rows.weights @ squares / float(self.xp.sum(rows.weights))
-        prior, noise = scales(*found, factor.ridge, largest)
-        # Of f at the left-out rows.
-        unseen, noise_factors = (to_numpy(part)[:, None] for part in found[1:])
-        own = 1.0 / to_numpy(weights)[:, None]
-        variances = prior * unseen + noise * (noise_factors - own)
-        usual = np.quantile(variances, 0.95, axis=0)
+            Y, w = source.targets[all_members], source.weights_of(all_members)
+            spread = np.average((Y - np.average(Y, 0, w)) ** 2, 0, w)
+        s2, sigma2 = scales(residuals, unseen, noise, c, largest)
+        of_f = s2 * unseen[:, None] + sigma2 * (noise - 1.0 / v)[:, None]
+        L, index, features = self._posterior_factors(factor)
+        # The noise is that of an observation with the mean weight.
+        usual = equations.weight / float(n_observations.sum())
+        L = L if features is None else L / usual**0.5
         return {
-            "prior_variance_": self.to_source(prior),
-            "noise_variance_": self.to_source(noise),
+            "prior_variance_": self.to_source(s2),
+            "noise_variance_": self.to_source(sigma2 / usual),
             "_posterior_factor": self.to_source(L),
             "_posterior_centers": self.to_source(index),
-            "_target_variance": None if spread is None else self.to_source(spread),
-            "_usual_variance": self.to_source(usual),
+            "_target_variance": self.to_source_or_none(spread),
+            "_usual_variance": self.to_source(np.quantile(of_f, 0.95, axis=0)),
             "_feature_factor": None if features is None else self.to_source(features),
         }
 

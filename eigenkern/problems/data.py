@@ -384,23 +384,24 @@ class Data:
 
     def _counts(self, which, rows):
         """Return how many rows each set has, or units of weights that are numbers."""
-        numbers = self.weights_of(rows) if self._weights_are_numbers(rows) else None
-        return np.bincount(which, numbers).astype(np.int64)
+        return np.bincount(which, self._numbers(rows)).astype(np.int64)
 
-    def _weights_are_numbers(self, rows):
-        """Return whether weights are numbers of observations.
+    def _numbers(self, rows):
+        """Return the weights of rows that are numbers of observations, or None.
 
-        These are whole, and have all digits. Above five they are more likely
-        importances, unless no two rows are equal, or none that have equal targets,
-        which others have as well.
+        These are whole, whatever classes count, and have all digits. Above five they
+        are more likely importances, unless no two rows are equal, or none that have
+        equal targets, which others have as well.
         """
-        w, n = self.weights_of(rows), len(rows)
-        if (w != np.rint(w)).any() or w.sum() >= 2.0**53:
-            return False
-        if w.sum() <= 5 * n or len(self.distinct(rows)[0]) == n:
-            return True
+        w, n = self.own_weights_of(rows), len(rows)
+        whole = np.rint(w)
+        if (np.abs(w - whole) > 1e-12 * w).any() or whole.sum() >= 2.0**53:
+            return None
+        if whole.sum() <= 5 * n or len(self.distinct(rows)[0]) == n:
+            return whole
         one_of_each = len(self.distinct_with_targets(rows)[0]) == n
-        return one_of_each and len(np.unique(self.targets[rows], axis=0)) < n
+        shared = one_of_each and len(np.unique(self.targets[rows], axis=0)) < n
+        return whole if shared else None
 
     def _copies(self, counts, rows):
         """Return how often whole classes, or all rows, were copied, for each row."""
@@ -538,7 +539,7 @@ class Data:
             return self, self.shuffled(rows)
         totals, data = np.bincount(which, self.weights_of(rows)), self
         if len(first) < len(rows):
-            if not self._weights_are_numbers(rows):  # nor are their sums
+            if self._numbers(rows) is None:  # nor are their sums numbers
                 mean = totals.mean()
                 totals, data = totals / mean, replace(self, weights=self.weights / mean)
                 vars(data)["ranks"] = self.ranks
@@ -810,6 +811,24 @@ def sample_of_classes(codes, n, rng):
     return chosen, (sizes / np.maximum(taken, 1))[codes[chosen]]
 
 
+def _to_hold_out(data, rows, fraction):
+    """Return what may be held out: a row of each part, and the part of each row.
+
+    A part is an observation, or a set of equal rows if the weight of one says that it
+    is several observations, which can't be parted: all of one label would be held out.
+    """
+    first, which, n_of_set = data.observations(rows)
+    set_of_row = data.distinct(rows)[1]
+    together = np.bincount(set_of_row[first]) < n_of_set
+    if not together.any() or fraction * len(n_of_set) < 1:
+        return first, which
+    which = np.where(together[set_of_row], len(first) + set_of_row, which)
+    labels = np.zeros_like(rows) if data.groups is None else data.groups[rows]
+    order = np.lexsort((labels, -data.weights_of(rows), which))
+    _, first, which = np.unique(which[order], return_index=True, return_inverse=True)
+    return order[first], which[np.argsort(order)]
+
+
 def hold_out(data, rows, fraction, *, fewest=1, in_given_order=False):
     """Split rows into training rows and held-out rows.
 
@@ -833,7 +852,7 @@ def hold_out(data, rows, fraction, *, fewest=1, in_given_order=False):
     train, held_out : ndarray of int
         Increasing.
     """
-    first, which, _ = data.observations(rows)
+    first, which = _to_hold_out(data, rows, fraction)
     order, held = np.arange(len(first)), np.zeros(len(first), dtype=bool)
     if in_given_order:
         order = np.argsort(rows[first])

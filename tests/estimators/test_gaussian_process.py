@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist
 from sklearn import config_context
+from sklearn.base import clone
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern
 
@@ -361,3 +362,58 @@ def test_a_factor_that_is_too_large_is_not_kept(rng, monkeypatch):
     model = NystromRegressor(n_centers=None, alpha=1e-2).fit(X, X[:, 0])
     with pytest.raises(ValueError, match=r"at most 40 centers, .* n_centers_=60"):
         model.predict(X, return_std=True)
+
+
+def coverage(model, X, y, X_new, y_new, w=None):
+    """Return the share of new targets in 90 % intervals."""
+    mean, std = model.fit(X, y, sample_weight=w).predict(X_new, return_std=True)
+    return np.mean(np.abs(mean - y_new) < 1.645 * std)
+
+
+MODELS = [
+    NystromRegressor(random_state=0),
+    NystromRegressor(n_centers=100, random_state=0),
+    NystromRegressor(alpha="path", random_state=0),
+    NystromRegressor(alpha="path", selection="gcv", random_state=0),
+    NystromRegressor(alpha="path", n_centers=100, random_state=0),
+]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+@pytest.mark.filterwarnings("ignore:n_centers=")
+def test_intervals_of_replicates_are_those_of_one_target(model, rng):
+    def draw(n):
+        X = 1.0 * rng.integers(0, 4, (n, 3))
+        f = X[:, 0] * X[:, 1] - 2 * np.sin(X[:, 2])
+        return X, f + 2 * rng.standard_normal(n)
+
+    new = draw(3000)
+    for n in (200, 800):
+        model = clone(model)
+        if model.n_centers == 100:
+            model.set_params(n_centers=40)
+        assert coverage(model, *draw(n), *new) == pytest.approx(0.9, abs=0.035)
+        assert model.noise_variance_ == pytest.approx(4.0, rel=0.2)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_intervals_of_copies_are_no_narrower(model, rng):
+    X = rng.standard_normal((900, 3))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.5 * rng.standard_normal(900)
+    X, y, *new = X[:400], y[:400], X[400:], y[400:]
+    once = coverage(clone(model), X, y, *new)
+    for i in (np.r_[:400, :400], rng.integers(0, 400, 400)):
+        assert coverage(clone(model), X[i], y[i], *new) > min(once, 0.9) - 0.04
+
+
+def test_copies_have_the_standard_deviations_of_weights(rng):
+    X = rng.standard_normal((150, 3))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.5 * rng.standard_normal(150)
+    w = rng.integers(1, 4, 150)
+    i, new = np.repeat(np.arange(150), w), rng.standard_normal((50, 3))
+    for alpha in (1e-3, "path"):
+        model = NystromRegressor(alpha=alpha, bandwidth=2.0, random_state=0)
+        copied = model.fit(X[i], y[i]).predict(new, return_std=True)[1]
+        weighted = model.fit(X, y, sample_weight=w).predict(new, return_std=True)[1]
+        # They were measured on the same rows; the weights' mean is not the rows'.
+        assert_allclose(copied, weighted, rtol=0.03)

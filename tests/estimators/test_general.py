@@ -266,8 +266,20 @@ def test_partial_fit_gives_what_a_stream_gives(data):
     assert_allclose(model.dual_coef_, other.dual_coef_, rtol=1e-9)
     assert model.n_iter_ == 1 + 2000 // size
     whole = EigenProRegressor(**STREAM).partial_fit(X, y)
-    stream = EigenProRegressor(**STREAM).fit_batches(pieces(data, 500))
+    stream = EigenProRegressor(**STREAM, max_iter=1).fit_batches(pieces(data, 500))
     assert_array_equal(whole.dual_coef_, stream.dual_coef_)
+
+
+def test_the_first_rows_of_a_stream_that_is_read_once_are_learned_well(rng):
+    X = rng.standard_normal((5000, 4))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.standard_normal(5000)
+    errors, rows, new = [], (X[:4000], y[:4000]), (X[4000:], y[4000:])
+    for max_iter in (1, 20):
+        model = EigenProRegressor("gaussian", n_centers=500, random_state=0)
+        model.set_params(max_iter=max_iter).fit_batches(pieces(rows, 500))
+        assert model.n_iter_ == 1
+        errors.append(1 - model.score(*new))
+    assert errors[1] < 0.7 * errors[0]
 
 
 def test_one_epoch_of_fit_is_a_stream_in_its_order(data):
@@ -283,7 +295,8 @@ def test_one_epoch_of_fit_is_a_stream_in_its_order(data):
 
 def test_passes_over_a_callable_or_a_list(data, quick):
     options = {**STREAM, "max_iter": 4}
-    once = EigenProRegressor(**options).fit_batches(pieces(data, 500))
+    once = {**options, "max_iter": 1}
+    once = EigenProRegressor(**once).fit_batches(pieces(data, 500))
     called = EigenProRegressor(**options).fit_batches(lambda: pieces(data, 500))
     listed = EigenProRegressor(**options).fit_batches(list(pieces(data, 750)))
     assert (once.n_iter_, called.n_iter_, listed.n_iter_) == (1, 4, 4)
