@@ -252,6 +252,20 @@ def test_a_fit_that_learned_nothing_warns_once(model, rng):
     assert bool(said) == (share <= 1e-3)
 
 
+def test_a_learned_metric_of_noise_says_to_check_the_rows(X):
+    y = np.random.default_rng(0).permutation(len(X)) + 0.0
+    said = "predicting the mean; check that the rows of y are those of X"
+    with pytest.warns(ConvergenceWarning, match=said):
+        RFMRegressor(random_state=0, max_rounds=1).fit(X, y)
+
+
+@pytest.mark.parametrize("cls", [EigenProRegressor, RFMRegressor])
+def test_a_lazy_frame_has_to_be_collected(cls, X):
+    polars = pytest.importorskip("polars")
+    with pytest.raises(ValueError, match=r"LazyFrame: pass X\.collect\(\)"):
+        cls().fit(polars.DataFrame(X).lazy(), X[:, 0])
+
+
 @pytest.mark.parametrize(
     "model",
     [
@@ -435,7 +449,7 @@ def test_other_kinds_of_rows_get_advice(model):
         (NystromRegressor(), "scale X, or pass another kernel, bandwidth or penalty$"),
         (NytroRegressor(), "scale X, or pass another kernel or bandwidth$"),
         (LinearEigenProRegressor(), "scale X, or pass another penalty$"),
-        (RFMRegressor(), "scale X$"),
+        (RFMRegressor(), "or pass more of them$"),
     ],
 )
 def test_the_advice_is_about_parameters_of_the_model(model, advice, rng):

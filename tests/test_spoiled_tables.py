@@ -667,3 +667,28 @@ def test_few_rows_repeated_unequally_have_the_penalty_of_weights(family, n):
     copied = model.fit(X[i], y[i]).predict(X + 0.1)
     weighted = model.fit(X, y, sample_weight=np.bincount(i)).predict(X + 0.1)
     assert_allclose(copied, weighted, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        EigenProRegressor("gaussian", random_state=0),
+        NystromRegressor("gaussian", random_state=0),
+        NystromRegressor("gaussian", alpha="path", random_state=0),
+        NystromRegressor("gaussian", alpha="path", selection="gcv", random_state=0),
+        NytroRegressor("gaussian", selection="loo", random_state=0),
+        FalkonLikeRegressor("gaussian", random_state=0),
+    ],
+    ids=str,
+)
+def test_measurements_of_persons_tell_of_other_persons(model):
+    """Replicates share what other rows lack, and tell less noise than there is."""
+    rng = np.random.default_rng(0)
+    X, f, _ = joined(rng, 150)
+    i = np.repeat(np.arange(150), 6)
+    y = (f + 0.7 * rng.standard_normal(150))[i] + 0.2 * rng.standard_normal(len(i))
+    T, t, _ = joined(rng, 2000)
+    found = clone(model).fit(X[i], y).score(T, t)
+    of_means = clone(model).fit(X, y.reshape(150, 6).mean(axis=1)).score(T, t)
+    assert of_means > 0.7
+    assert 1 - found < 1.1 * (1 - of_means)

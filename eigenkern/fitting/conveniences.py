@@ -156,7 +156,8 @@ def _with_answers(method):
     def answering(self, *args, **parameters):
         if is_init:
             known = signature.parameters
-            _answer_users_of_svc(type(self), known, parameters, TypeError)
+            passed = dict(zip(list(known)[1:], args, strict=False)) | parameters
+            _answer_users_of_svc(type(self), known, passed, TypeError)
         try:
             signature.bind(self, *args, **parameters)
         except TypeError as error:
@@ -166,6 +167,8 @@ def _with_answers(method):
                 hint = ": it takes an iterable of pieces (X, y)"
             elif "eval_set" in parameters and "X_val" in signature.parameters:
                 hint = ": rows to score epochs on are X_val and y_val"
+            elif is_init and parameters.keys() & {"return_std", "return_cov"}:
+                hint = ": it is a parameter of predict, where a model has it"
             elif "return_std" in parameters and issubclass(type(self), RegressorMixin):
                 hint = ": RFMRegressor and NystromRegressor have it"
             elif "return_std" in parameters and hasattr(type(self), "predict_proba"):
@@ -231,7 +234,14 @@ def _gamma_of(cls, known, parameters):
     """Return the bandwidth to pass instead of gamma."""
     if "bandwidth" not in known:
         return _kernel_of(cls, known, parameters)
-    return _bandwidth_of(parameters["gamma"])
+    gamma, kernel = parameters["gamma"], parameters.get("kernel")
+    names = {"laplacian": "Manhattan", "poly": "Polynomial", "polynomial": "Polynomial"}
+    if kernel in ("laplacian", "poly", "polynomial") and isinstance(gamma, Real):
+        return (
+            f"gamma={gamma!r} of scikit-learn's kernel={kernel!r} is "
+            f"kernel={names[kernel]}.from_gamma({gamma!r}) of eigenkern.kernels"
+        )
+    return _bandwidth_of(gamma)
 
 
 def _alpha_of(cls, known, parameters):

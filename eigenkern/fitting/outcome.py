@@ -46,6 +46,8 @@ def warn_of_outcome(model, data, rule):
             others = [word for name, word in names.items() if hasattr(model, name)]
             listed = " or ".join(others).replace(" or ", ", ", len(others) - 2)
             advice = "if y depends on X at all, scale X"
+            if hasattr(model, "scaling"):
+                advice = "check that the rows of y are those of X, or pass more of them"
             advice += f", or pass another {listed}" * bool(others)
         warn_user(
             f"{name} learned nothing: its training loss is that of predicting the "

@@ -323,6 +323,8 @@ def _advice(estimator, X, said):
             "its pieces one by one, in training to partial_fit of EigenPro*, "
             "LinearEigenPro* or DSG*"
         )
+    if hasattr(X, "collect") and hasattr(X, "lazy"):
+        return ". X is a LazyFrame: pass X.collect()"
     if "contains infinity" in said and is_frame(X):
         name = infinite_column(X)
         return f"\nIt is in column {name!r}" if name is not None else ""

@@ -13,7 +13,7 @@ from ..methods.direct import (
     usual_size,
     weighted,
 )
-from ..methods.left_out import left_parts, squared_errors
+from ..methods.left_out import left_parts, squared_errors, unless_sets_contradict
 from ..operators.blocks import blocks
 from ..operators.centered import CenteredFeatures
 from .sizes import planned_bytes
@@ -168,6 +168,11 @@ def n_fitted_of_features(n, d):
     return min(_n_fitted(n, _HALF_FITTED), max(10_000_000 // d, TOO_FEW_ROWS))
 
 
+def may_be_groups(replicates, n):
+    """Whether n rows have replicates that may share what other rows lack."""
+    return replicates is not None and not replicates.are_cells and n >= TOO_FEW_ROWS
+
+
 def _are_few(n, replicates):
     """Whether n rows are too few to determine c; replicates without noise are one."""
     n_observations = n
@@ -312,11 +317,17 @@ def _ridge_of_eigenvectors(U, values, y, w, entries, replicates, first=0):
     if not usable.any():
         return 0.0
     c = xp.asarray(c[usable], dtype=y.dtype, device=device_of(y))
-    own, total = None if replicates is None else replicates.of(y, n), 0.0
-    for rows, squares in _squares_left_out(U, values, y, w, c, own, of_mean):
-        total = total + to_numpy(judges[rows] @ squares)
-    errors = np.full(_N_PENALTIES, np.inf)
-    errors[usable] = np.where(np.isnan(total), np.inf, total)
+
+    def of_left_out(own):
+        total, errors = 0.0, np.full(_N_PENALTIES, np.inf)
+        for rows, squares in _squares_left_out(U, values, y, w, c, own, of_mean):
+            total = total + to_numpy(judges[rows] @ squares)
+        errors[usable] = np.where(np.isnan(total), np.inf, total)
+        return errors
+
+    errors = of_left_out(None if replicates is None else replicates.of(y, n))
+    if may_be_groups(replicates, n):
+        errors = unless_sets_contradict(errors, of_left_out(None))
     least = errors.min()
     if not errors[np.isfinite(errors)].max(initial=0.0) > (1 + _ROUNDING) * least:
         return 0.0  # a kernel that is zero between rows

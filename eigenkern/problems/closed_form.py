@@ -17,6 +17,7 @@ from ..methods.left_out import (
     loo_errors,
     n_left_out,
     scales,
+    unless_sets_contradict,
     values_left_out,
     with_ones,
     without_row,
@@ -26,7 +27,7 @@ from ..operators.matrix import GivenMatrix
 from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
 from ..plan.bandwidth_choice import merged
-from ..plan.penalty import auto_ridge, n_sampled, units_of
+from ..plan.penalty import auto_ridge, may_be_groups, n_sampled, units_of
 from ..plan.sizes import rounding
 from ..rows.lazy_rows import is_lazy, rows_at
 from ..rows.robust import cast
@@ -382,7 +383,9 @@ class LeastSquares(Problem):
         rows = self.train
         if selection == "holdout":
             return self.validation_errors(spectrum, path.filters(spectrum))
-        if selection == "gcv":
+        replicates = self._merged.replicates
+        in_groups = may_be_groups(replicates, len(self._merged.rows))
+        if selection == "gcv" and not in_groups:
             n = self.n_observations(rows)
             kept = path.kept(spectrum, n)
             errors = gcv_errors(spectrum, kept, n, self._merged.within)
@@ -394,12 +397,16 @@ class LeastSquares(Problem):
             exact = self._loo_errors(spectrum, path, slice(best, best + 1))[0]
             if exact <= 3.0 * errors[best]:
                 return errors
-        return self._loo_errors(spectrum, path, slice(None))
+        errors = self._loo_errors(spectrum, path, slice(None))
+        if in_groups:
+            of_sets = self._loo_errors(spectrum, path, slice(None), of_sets=True)
+            errors = unless_sets_contradict(errors, of_sets)
+        return errors
 
-    def _loo_errors(self, spectrum, path, some):
+    def _loo_errors(self, spectrum, path, some, *, of_sets=False):
         """Return the leave-one-out errors of some models of a path."""
         rows, replicates = self.train, None
-        if self._merged.replicates is not None:
+        if self._merged.replicates is not None and not of_sets:
             replicates = self._merged.replicates_of(rows.index).of(rows.targets)
         left = path.kept(spectrum, None if replicates is None else np.inf)[:, some]
         Y, parts = rows.targets - self.training.mean, self._left_parts(spectrum, left)

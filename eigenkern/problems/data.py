@@ -91,10 +91,13 @@ class Replicates(NamedTuple):
         u, how many independent observations each row stands for.
     variance : ndarray of shape (n,)
         v, the variance of their targets, summed over the outputs.
+    are_cells : bool
+        Whether the rows are cells, of which new rows will be, too.
     """
 
     n_observations: np.ndarray
     variance: np.ndarray
+    are_cells: bool = False
 
     @property
     def prevail(self):
@@ -105,7 +108,7 @@ class Replicates(NamedTuple):
     def of(self, y, n=None):
         """Return u and v of the first `n` rows where y is, in its data type."""
         xp, device = namespace(y), device_of(y)
-        parts = (xp.asarray(values[:n], device=device) for values in self)
+        parts = (xp.asarray(values[:n], device=device) for values in self[:2])
         return tuple(xp.astype(part, y.dtype) for part in parts)
 
 
@@ -132,6 +135,8 @@ class Merged(NamedTuple):
         u, the number of independent observations in each set.
     variance : ndarray of shape (k, l)
         v.
+    are_cells : bool
+        See `Data.are_cells`.
     """
 
     data: "Data"
@@ -141,6 +146,7 @@ class Merged(NamedTuple):
     which: np.ndarray
     n_observations: np.ndarray
     variance: np.ndarray
+    are_cells: bool = False
 
     @property
     def within(self):
@@ -160,13 +166,16 @@ class Merged(NamedTuple):
         if (self.n_observations == 1).all() and not self.variance.any():
             return None
         variance = self.variance / units / units
-        return Replicates(self.n_observations, variance.sum(axis=1))
+        variance = variance.sum(axis=1)
+        return Replicates(self.n_observations, variance, self.are_cells)
 
     def replicates_of(self, rows):
         """Return the `Replicates` of the rows in another order."""
         order = np.argsort(self.rows)
         order = order[np.searchsorted(self.rows, rows, sorter=order)]
-        return Replicates(*(values[order] for values in self.replicates))
+        replicates = self.replicates
+        parts = (values[order] for values in replicates[:2])
+        return Replicates(*parts, replicates.are_cells)
 
     def without_class_weights(self):
         """Return the targets (k, l) and the weights (k,) of equally costly classes."""
@@ -514,6 +523,7 @@ class Data:
             np.argsort(order)[which],
             n_of_set[order],
             variance[order],
+            self.are_cells(rows),
         )
 
     def unmerged(self, rows, n_observations=None):

@@ -124,6 +124,19 @@ def test_it_is_the_machine_of_svc_but_for_the_loss(two_classes):
     assert 1 < np.std(expected) < 1.2
 
 
+def test_gamma_of_other_kernels_is_that_of_their_objects():
+    made = r"gamma=0\.1 .* is kernel=%s\.from_gamma\(0\.1\) of eigenkern\.kernels"
+    with pytest.raises(TypeError, match=made % "Manhattan"):
+        EigenProRegressor("laplacian", gamma=0.1)
+    with pytest.raises(TypeError, match=made % "Polynomial"):
+        EigenProClassifier(kernel="poly", gamma=0.1)
+
+
+def test_return_std_is_a_parameter_of_predict():
+    with pytest.raises(TypeError, match="return_std': it is a parameter of predict"):
+        NystromRegressor(return_std=True)
+
+
 @with_bandwidth
 def test_gamma_is_answered_with_a_bandwidth(cls):
     message = rf"{cls.__name__} has no parameter 'gamma': .*='gaussian' .* = 2\.236"
