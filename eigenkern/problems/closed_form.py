@@ -618,7 +618,8 @@ class LeastSquares(Problem):
         # The variance of the value without an observation is h / (w (1 - v h / w))
         # times sigma^2, with the full kernel s^2 c.
         h = np.clip(1.0 - unit * kept, 0.0, 1.0)
-        left = np.where(part < 1, (1.0 - part * h) / (unit or 1.0), kept)
+        left = (1.0 - part * h) / unit if unit else np.inf
+        left = np.where(part < 1, left, kept)
         of_value = h / (left * w)
         if unseen is None:
             unseen, noise = of_value, 1.0 / v

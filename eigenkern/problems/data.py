@@ -438,13 +438,14 @@ class Data:
             return True
         if self.precomputed:
             return False
-        if self.X.shape[1] >= len(first) - 1:
-            some = first[: 2 * TOO_FEW_ROWS], first  # most often a few tell
-            if all(_are_levels(rows_of(self.X, rows[part])) for part in some):
-                return True
-        if not of_few_levels or scipy.sparse.issparse(self.X):
-            return False
-        if not _are_combinations(to_numpy(rows_of(self.X, rows[first]))):
+        some = first[: 2 * TOO_FEW_ROWS], first  # most often a few tell
+
+        def all_rows(test, *options):
+            return all(test(rows_of(self.X, rows[part]), *options) for part in some)
+
+        if self.X.shape[1] >= len(first) - 1 and all_rows(_are_levels):
+            return True
+        if not of_few_levels or not all_rows(_are_combinations, 1.1 * len(first)):
             return False
         first, which = self.distinct_with_targets(rows)
         counts = self._counts(which, rows)
@@ -677,14 +678,15 @@ def _are_levels(X):
     return bool(((X != np.median(X, axis=0)).sum(axis=0) <= 1).all())
 
 
-def _are_combinations(X):
-    """Return whether the rows are nearly all combinations of few values of columns.
+def _are_combinations(X, most):
+    """Return whether columns of X have few values, and at most so many combinations.
 
     Neighbouring columns of which only one is above its least value are a category.
     """
-    most, n_combinations = 1.1 * len(X), 1
-    n_values, above = 0, np.zeros(len(X), dtype=bool)
-    for column in X.T:
+    if scipy.sparse.issparse(X):
+        return False
+    n_combinations, n_values, above = 1, 0, np.zeros(X.shape[0], dtype=bool)
+    for column in to_numpy(X).T:
         values = np.unique(column)
         is_above = column > values[0]
         if (above & is_above).any():
