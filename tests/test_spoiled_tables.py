@@ -694,3 +694,13 @@ def test_measurements_of_persons_tell_of_other_persons(model):
     of_means = clone(model).fit(X, y.reshape(150, 6).mean(axis=1)).score(T, t)
     assert of_means > 0.7
     assert 1 - found < 1.1 * (1 - of_means)
+
+
+@pytest.mark.parametrize("family", ["EigenPro", "LinearEigenPro", "Nystrom"])
+def test_copies_of_noisy_targets_of_two_distinct_rows_are_weights(family):
+    rng = np.random.default_rng(0)
+    X = np.c_[np.full(23, 7.0), rng.choice([-1.0, 1.0], 23), np.full(23, 7.0)]
+    y, w = X[:, 1] + rng.standard_normal(23), rng.integers(1, 5, 23)
+    i, model = np.repeat(np.arange(23), w), made(family, "Regressor")
+    weighted = model.fit(X, y, sample_weight=w).predict(X)
+    assert_allclose(model.fit(X[i], y[i]).predict(X), weighted, atol=1e-6)

@@ -498,7 +498,8 @@ class Data:
         """Return the rows in random order, equal ones as one, a `Merged`.
 
         Where the copies of a row stand, after the first one, does not change the order.
-        Rows are not merged if fewer than `fewest` sets would remain.
+        If fewer than `fewest` sets would remain, only rows with equal targets are
+        merged, unless those would be fewer, too.
         """
         n = len(rows)
         first, which = self.distinct(rows)
@@ -506,9 +507,15 @@ class Data:
         if len(first) == n and (n_of_set == 1).all():
             return self.unmerged(self.shuffled(rows))
         if len(first) < fewest:
-            each = (n_of_set / np.bincount(which))[which]
+            each, data = (n_of_set / np.bincount(which))[which], self
+            pairs, pair = self.distinct_with_targets(rows)
+            if fewest <= len(pairs) < n:
+                each, w = self._pairs(rows)[2], self.weights_of(rows)
+                rows, which = rows[pairs], which[pairs]
+                totals = np.bincount(pair, w)
+                data = self._with(rows, totals, self.targets[rows])
             order = self.rng.permutation(np.argsort(which, kind="stable"))
-            return self.unmerged(rows[order], each[order])
+            return data.unmerged(rows[order], each[order])
         in_order = np.argsort(rows[first])
         drawn = self.shuffled(rows[first[in_order]])
         order = in_order[np.searchsorted(rows[first[in_order]], drawn)]
