@@ -369,8 +369,8 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         model, in float64. None if predictions have no variances.
     noise_variance_ : array of shape (n_outputs,) or None
         sigma^2, the noise variance of a target; sigma^2 / w for a row with w times the
-        mean weight. It is ``alpha_ * n_samples * prior_variance_`` if no rows are equal,
-        or more if left-out residuals are too large for that.
+        mean weight. It is ``alpha_ * n_samples * prior_variance_`` if no rows are
+        equal, or more if left-out residuals are too large for that.
     n_features_in_ : int
         Number of features of X.
     feature_names_in_ : ndarray of shape (n_features,)
