@@ -324,7 +324,7 @@ def _advice(estimator, X, said):
             "LinearEigenPro* or DSG*"
         )
     if hasattr(X, "collect") and hasattr(X, "lazy"):
-        return ". X is a LazyFrame: pass X.collect()"
+        return "\nX is a LazyFrame: pass X.collect()"
     if "contains infinity" in said and is_frame(X):
         name = infinite_column(X)
         return f"\nIt is in column {name!r}" if name is not None else ""
